@@ -21,8 +21,7 @@ from fedloom.aggregation import Gather
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.checks import CONTRACTS, parts_of
 from fedloom.checks.compare import unlike
-from fedloom.checks.discovery import built
-from fedloom.checks.hyperparameters import values, variants
+from fedloom.checks.discovery import built, values
 from fedloom.checks.outcome import Check, Report, carry_out
 from fedloom.checks.tiny_federation import local_for
 from fedloom.checks.tiny_losses import case_for
@@ -102,14 +101,8 @@ FAST = {"scaffold", "fiarse", "of a user"}
 def test_what_fedloom_has_keeps_its_contract(kind, name, make):
     report = fedloom.check(make(name), engines=ENGINE)
     assert report.kind == kind
-    # FIARSE with both switches off: an option of its masks that are made again does nothing
-    assert report.passed or (name == "greedy" and _idle(report) == ["momentum_mask"]), str(report)
+    assert report.passed, str(report)
     assert kind == "aggregation" or "runs" in {o.name for o in report.outcomes}
-
-
-def _idle(report) -> list[str]:
-    """The options that did nothing, if nothing else failed."""
-    return [n for o in report.failures for n in re.findall(r"other values than (\w+) =", o.why)]
 
 
 @pytest.mark.slow
@@ -160,7 +153,7 @@ class PictureLoss(CrossEntropy):
     [
         SeesPictures(),
         PictureLoss(),
-        pytest.param(FIARSE(), marks=pytest.mark.slow),  # with all its options, half a minute
+        pytest.param(FIARSE(), marks=pytest.mark.slow),
         TopK(ratio=0.5),
     ],
     ids=lambda p: type(p).__name__,
@@ -168,9 +161,7 @@ class PictureLoss(CrossEntropy):
 def test_a_part_is_tried_on_a_model_and_data_of_ones_own(part):
     given = {"model": convolutional, "data": pictures()}
     report = fedloom.check(part, engines=ENGINE, **given)
-    assert {o.name for o in report.failures} <= {"every option does something"}, str(
-        report
-    )  # some do nothing here
+    assert report.passed, str(report)
     if isinstance(part, SeesPictures):
         left = [o.why for o in report.outcomes if o.passed is None]
         assert any("HeteroFL cannot cut PReLU" in why for why in left)
@@ -271,9 +262,6 @@ def test_other_values_are_legal_and_differ():
     ):
         result = values(rule, value)
         assert result and all(rule.allows(v) and v is not value and v != value for v in result)
-    for make in [*ALGORITHMS.values(), *OBJECTIVES.values(), *SUBMODELS.values(), *CODECS.values()]:
-        for name, (_, changed) in variants(make()).items():
-            assert changed, f"no other value of {name} is legal"
 
 
 def test_rounding_is_no_difference_and_more_is():

@@ -1,12 +1,8 @@
-"""No option is there for nothing: another legal value changes a run.
-
-Here the options of local work, schedules, wrappers, server optimisers and private layers, each
-found by itself; those of methods, objectives, sub-models and codecs `fedloom check` tries
-(test_check.py).
-"""
+"""No option is there for nothing: another legal value changes a run."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib
@@ -19,14 +15,19 @@ import torch
 import fedloom
 from fedloom import Local, LocalSGD
 from fedloom.algorithms import FAFED, STEM
+from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
+from fedloom.checks import CONTRACTS
 from fedloom.checks.compare import unequal
-from fedloom.checks.hyperparameters import another
+from fedloom.checks.discovery import another, values
 from fedloom.checks.tiny_federation import CAPACITIES, End, Trial, experiment, federation, run
+from fedloom.compression.codecs import CODECS
 from fedloom.core.hyper import Hyper
 from fedloom.core.vector import rec
 from fedloom.data import FederatedData, from_clients
+from fedloom.errors import ConfigError
 from fedloom.federation.schedules import FAFEDTheory, Schedule, STEMTheory
-from fedloom.submodels import FIARSE, Private
+from fedloom.objectives import OBJECTIVES
+from fedloom.submodels import FIARSE, SUBMODELS, Private
 from fedloom.wrappers import Optimiser, ServerOpt, Wrapper
 
 HOMES = ("federation.local", "federation.schedules", "submodels.private", "wrappers")
@@ -165,3 +166,56 @@ def test_another_value_changes_a_run_in_which_it_matters(name):
     settings, change = BESIDE[name]
     one, other = (run(experiment(rounds=2, **(settings | more))) for more in ({}, change))
     assert differs(one, other) and not differs(one, run(experiment(rounds=2, **settings)))
+
+
+# --------------------------------------- methods, objectives, sub-models and codecs, as registered
+REGISTERED = [
+    *(("algorithm", n, make_algorithm) for n in ALGORITHMS),
+    *(("objective", n, lambda n: OBJECTIVES[n]()) for n in OBJECTIVES),
+    *(("sub-model scheme", n, lambda n: SUBMODELS[n]()) for n in SUBMODELS),
+    *(("codec", n, lambda n: CODECS[n]()) for n in CODECS),
+]
+# FIARSE with both switches off: an option of its masks that are made again does nothing
+IDLE = {("greedy", "momentum_mask")}
+
+
+def variants(part: Any) -> dict[str, tuple[Any, list[Any]]]:
+    """{option: (its value, the part with other legal values of it)}, inner parts included."""
+    out: dict[str, tuple[Any, list[Any]]] = {}
+    for field in dataclasses.fields(part):
+        now = getattr(part, field.name)
+        if dataclasses.is_dataclass(now) and not isinstance(now, type):
+            for name, (value, inner) in variants(now).items():
+                out[f"{field.name}.{name}"] = value, _all(part, field.name, inner)
+            continue
+        hyper = field.metadata.get("hyper")
+        if isinstance(now, tuple):
+            continue  # a list has no range to take another one from
+        if hyper is None and isinstance(now, (int, float)):
+            hyper = Hyper()  # a field without a declared range
+        if isinstance(hyper, Hyper):
+            out[field.name] = now, _all(part, field.name, values(hyper, now))
+    return out
+
+
+def _all(part: Any, name: str, values: list[Any]) -> list[Any]:
+    """The part with each of these values, where it takes them: some go with other options only."""
+    parts = []
+    for value in values:
+        with contextlib.suppress(ConfigError):
+            parts.append(dataclasses.replace(part, **{name: value}))
+    return parts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "name", "make"), [pytest.param(*case, id=case[1]) for case in REGISTERED]
+)
+def test_another_value_of_a_registered_part_changes_its_run(kind, name, make):
+    contract = CONTRACTS[kind](make(name))
+    want = contract.serial(torch.float32)
+    for option, (now, changed) in variants(contract.part).items():
+        ends = (run(contract.trial(part, torch.float32)) for part in changed)
+        assert changed, f"no other value of {option} is legal"
+        matters = any(differs(end, want) for end in ends)
+        assert matters is ((name, option) not in IDLE), f"{option} = {now}"

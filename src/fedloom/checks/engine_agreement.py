@@ -19,7 +19,6 @@ from ..storage.run_directory import Checkpoint
 from ..submodels import SubModel
 from .audit import Audited
 from .compare import unequal, unlike
-from .hyperparameters import variants
 from .outcome import Check
 from .purity import Notes
 from .tiny_federation import CAPACITIES, SMALL, End, Setup, Trial, experiment, finish, run
@@ -62,7 +61,6 @@ class Contract:
                 for e in engines
             ],
             Check("stop and resume", self.resumed),
-            Check("every option does something", self.options),
         ]
 
     # --------------------------------------------------------------------------------------- runs
@@ -187,23 +185,6 @@ class Contract:
                 f"never stopped: '{field}' differs. What a part knows must be in srv, mem or its "
                 "options: only these are written to the disk, and anything else begins anew"
             )
-
-    def options(self) -> str | None:
-        """Another value of each option changes the model, a memory or a byte."""
-        cases = variants(self.part)
-        idle = [f"{name} = {v!r}" for name, (v, other) in cases.items() if not self._matters(other)]
-        if idle:
-            raise AuthorError(
-                f"other values than {', '.join(idle)} change neither the model, nor a memory, nor "
-                "a byte of the bill, in four rounds on a small problem: use the option, take it "
-                "out, or check the part with other options, where it matters"
-            )
-        return None if cases else "it has no options"
-
-    def _matters(self, variants: list[Any]) -> bool:
-        want = self.serial(torch.float32)._replace(history=[])
-        ends = (run(self.trial(v, torch.float32))._replace(history=[]) for v in variants)
-        return not variants or any(unequal(end, want) for end in ends)  # nothing else is legal
 
 
 def check_parts(submodel: SubModel, make: Callable[..., Trial], hint: str) -> str | None:

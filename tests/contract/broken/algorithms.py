@@ -8,11 +8,10 @@ import torch
 
 from fedloom import LocalSGD
 from fedloom.algorithm import MEAN
-from fedloom.core.hyper import hyper
 from fedloom.core.vector import rec
 from fedloom.engines.author_rules import FIELDS, KEPT, REPEAT
 
-from .common import HISTORY, OPTIONS, PARTS, TYPES, VECTORISED
+from .common import HISTORY, PARTS, TYPES, VECTORISED
 from .mistakes import AT_CLIENTS, AT_THE_SERVER
 
 ROUNDS = {}
@@ -74,10 +73,6 @@ class CountsRounds(LocalSGD):
 
     def broadcast(self, srv):
         return rec(x=srv.x * (1 + 0.01 * ROUNDS["done"]))
-
-
-class Idle(LocalSGD):
-    beta: float = hyper(0.5, low=0, high=1, source="ours")
 
 
 class WholeModel(LocalSGD):
@@ -201,7 +196,6 @@ ALGORITHMS = (
     (NotSent, FIELDS, "compressible_up names dc"),
     (AsksEngine, VECTORISED, "do not agree"),
     (CountsRounds, "stop and resume", "is not the run that was never stopped"),
-    (Idle, OPTIONS, "other values than beta = 0.5 change neither"),
     (WholeModel, PARTS, "declare Trait.WHOLE_MODEL"),
     (Divides, "finite", "not finite"),
     (OtherArguments, "methods and declarations", r"start\(self, message, memory, job\) must take"),

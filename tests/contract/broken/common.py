@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 VECTORISED = "engine vectorised:3"
-OPTIONS = "every option does something"
 TYPES = "types of what is kept"
 PARTS = "clients with a part of the model"
 HISTORY: list[float] = []  # where some keep what they must not

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from fedloom.core.hyper import hyper
 from fedloom.core.vector import rec
 from fedloom.engines.author_rules import ARGUMENTS, FIELDS, KEPT, REPEAT
 from fedloom.objectives import CrossEntropy, LanguageModel, Objective
 
-from .common import HISTORY, OPTIONS, PARTS, VECTORISED
+from .common import HISTORY, PARTS, VECTORISED
 
 
 class PerLogit(CrossEntropy):
@@ -87,10 +86,6 @@ class CountsCalls(CrossEntropy):
         return super().loss(net, x, batch, ref, mem)
 
 
-class IdleTerm(CrossEntropy):
-    mu: float = hyper(0.1, low=0, source="ours")
-
-
 class FixedLength(CrossEntropy):
     mean = Objective.mean
 
@@ -138,7 +133,6 @@ OBJECTIVES = (
     (Noisy, REPEAT, r"loss\(\), called twice"),
     (LossBranches, VECTORISED, "branches on a tensor's value"),
     (CountsCalls, KEPT, "outside of its records .the global HISTORY."),
-    (IdleTerm, OPTIONS, "other values than mu = 0.1"),
     (FixedLength, PARTS, "the whole model"),
     (LosesPlace, FIELDS, r"begin\(\) gives .* with the fields h, c, but it had h, c, at"),
     (WritesState, ARGUMENTS, r"carry\(\) changes mem.h in place"),
