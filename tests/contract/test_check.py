@@ -22,9 +22,9 @@ from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.checks import CONTRACTS, parts_of
 from fedloom.checks.compare import unlike
 from fedloom.checks.discovery import built, values
+from fedloom.checks.objectives import case_for
 from fedloom.checks.outcome import Check, Report, carry_out
 from fedloom.checks.tiny_federation import local_for
-from fedloom.checks.tiny_losses import case_for
 from fedloom.compression.codecs import CODECS, Codec, TopK
 from fedloom.core.hyper import Hyper, NonNegative, PositiveShare, ShareBelow1, hyper
 from fedloom.core.vector import rec
