@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 import fedloom.checks
 from fedloom.cli.__main__ import cli
-from fedloom.cli.settings_argument import recipes
+from fedloom.cli.run import recipes
 from support.folders import record, rows
 from support.schema import check as schema
 

@@ -14,7 +14,7 @@ from schemas import PRINTED, pages
 from fedloom import __version__
 from fedloom.algorithms.registry import ALGORITHMS, options
 from fedloom.cli.__main__ import COMMANDS, FIRST, cli
-from fedloom.cli.partition import partition_command
+from fedloom.cli.data import partition_command
 from fedloom.cli.printing import reflowed, table
 from fedloom.compression.codecs import MAKERS
 from fedloom.data import PARTITIONS, SOURCES

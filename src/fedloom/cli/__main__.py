@@ -32,8 +32,11 @@ USAGE, FAILURE = 2, 1
 FIRST = ("demo", "run", "compare", "report", "list")  # what a beginner needs, in this order
 MORE = ("advise", "check", "data", "describe", "export", "init", "referee", "replay")
 COMMANDS = (*FIRST, *MORE, "show", "sweep")  # in modules of their names, but for these
-_MODULES = dict.fromkeys(("compare", "report"), "compare_and_report")
-_MODULES |= dict.fromkeys(("list", "show"), "list_and_show")
+_MODULES = {
+    **dict.fromkeys(("compare", "report"), "compare_and_report"),
+    **dict.fromkeys(("list", "show"), "list_and_show"),
+    **dict.fromkeys(("referee", "advise"), "referee"),
+}
 _USAGE = (ConfigError, DataError, CompositionError)
 _ADDED = {"deploy": "flower", "paper": "papers"}  # commands of other packages, and their extras
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fedloom.errors import ConfigError, unknown
+from fedloom.storage.atomic import write_out
 
-from .partition import partition_command
 from .printing import table
+from .run import settings_argument, split_settings
+
+if TYPE_CHECKING:
+    from fedloom.data import FederatedData
+    from fedloom.data.heterogeneity import Heterogeneity, Labels, Spread
 
 _WHERE = click.option(
     "--data-dir",
@@ -21,9 +30,6 @@ _WHERE = click.option(
 @click.group("data", short_help="Published data sets, and how data are divided among clients.")
 def data_command() -> None:
     """Published data sets: list, get and check them. Data of any kind: partition them."""
-
-
-data_command.add_command(partition_command)
 
 
 @data_command.command("list")
@@ -100,3 +106,137 @@ def _check_names(names: tuple[str, ...]) -> list[str]:
         if name not in CATALOGUE:
             raise ConfigError(unknown("data set", name, CATALOGUE))
     return list(names or CATALOGUE)
+
+
+# ------------------------------------------------------------------------------------ who gets what
+@data_command.command("partition", short_help="Divide data among clients, and train nothing.")
+@settings_argument()
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw labels and sizes: a PNG file.")
+@click.option("--save", type=click.Path(path_type=Path), help="Write the index lists: a .npz file.")
+def partition_command(settings: tuple[str, ...], plot: Path | None, save: Path | None) -> None:
+    """Divide the data of a recipe (default: digits) or a TOML file among clients; train nothing.
+
+    \b
+    fedloom data partition digits partition.alpha=0.1 --plot split.png
+    fedloom data partition partition=pathological --save split.npz
+    fedloom run mnist_iid partition=lists partition.file=split.npz
+
+    Names: `fedloom list partitions`; options: `fedloom show NAME`.
+    """
+    from fedloom.config import resolve
+    from fedloom.data import measure
+    from fedloom.data.heterogeneity import by_client
+
+    for file, ending in ((plot, ".png"), (save, ".npz")):
+        if file is not None and file.suffix.lower() != ending:
+            raise ConfigError(f"'{file}' must end in {ending}: that is what is written")
+    source, changes, _ = split_settings(settings, None)
+    data = resolve(source, changes).data()
+    click.echo(_heading(data))
+    click.echo(table(_rows(measure(data))))
+    click.echo(f"\n{table(_glance(by_client(data)))}")
+    if plot is not None:
+        click.echo(f"  picture in {_draw(data, plot)}")
+    if save is not None:
+        try:
+            save.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"'{save.parent}' cannot be made: {error.strerror}") from None
+        data.save_indices(save)
+        click.echo(
+            f"  lists in {save}; use them by partition=lists {quote(f'partition.file={save}')}"
+        )
+
+
+def _heading(data: FederatedData) -> str:
+    partition = data.about.get("partition", {})
+    kind = partition.get("kind", "its own clients")
+    options = ", ".join(f"{k} {_short(v)}" for k, v in partition.items() if k != "kind" and v != [])
+    seed = f", seed {data.about['seed']}" if "seed" in data.about else ""
+    return f"{data.name}: {kind}{f' ({options})' if options else ''}{seed}"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:12]}..."
+
+
+def _rows(skew: Heterogeneity) -> list[tuple[str, str]]:
+    rows = [
+        ("clients", f"{skew.clients:,}"),
+        ("samples", _ownership(skew)),
+        ("samples per client", _range(skew.sizes, ",.0f")),
+        ("Gini of the sizes", f"{skew.gini:.3f}"),
+    ]
+    if skew.labels is not None:
+        rows += _about_labels(skew.labels)
+    if skew.tests is not None:
+        none = f"; {skew.tests.without:,} have none" if skew.tests.without else ""
+        rows.append(("test samples per client", _range(skew.tests.sizes, ",.0f") + none))
+        if skew.tests.distance is not None:
+            text = f"{skew.tests.distance:.3f}"
+            rows.append(("training and test labels, distance", text))
+    return rows
+
+
+def _ownership(skew: Heterogeneity) -> str:
+    rest = [
+        f"{count:,} {state}"
+        for count, state in ((skew.unused, "held by nobody"), (skew.shared, "held more than once"))
+        if count
+    ]
+    return f"{skew.samples:,}, {', '.join(rest) if rest else 'each held once'}"
+
+
+def _about_labels(labels: Labels) -> list[tuple[str, str]]:
+    return [
+        ("classes per client", f"{_range(labels.present, '.0f')} of {labels.classes}"),
+        ("effective classes (exp of entropy)", _range(labels.effective, ".2f")),
+        ("largest class's share", _range(labels.largest, ".3f")),
+        ("two clients, distance", f"{labels.pairs:.3f} (total variation, mean over all pairs)"),
+        ("client to all, distance", f"{labels.from_all:.3f} (total variation, mean)"),
+        ("client to all, KL", f"{labels.divergence:.3f} nats (mean)"),
+        ("client to all, Jensen-Shannon", f"{labels.jensen_shannon:.3f} bits (mean)"),
+    ]
+
+
+_BARS = "·▁▂▃▄▅▆▇█"
+_LINES, _CLASSES, _LONGEST = 20, 40, 24  # clients and classes that are shown, signs of a bar
+
+
+def _glance(summary: Mapping[str, Any]) -> list[list[str]]:
+    """The first clients, a line each: samples, and the shares of the classes as bars, of which a
+    full one is all samples; without classes, or with many, a bar of the size.
+    """
+    sizes, counts, every = summary["sizes"], summary["counts"], int(summary.get("every", 1))
+    labelled = counts is not None and len(counts[0]) <= _CLASSES
+    labels = summary.get("client_names") or range(0, every * len(sizes), every)
+    names = summary["class_names"] or range(len(counts[0]) if labelled else 0)
+    head = f"a bar for each class, {names[0]} to {names[-1]}" if labelled else ""
+    lines = [["client", "samples", head]]
+    for i, size in enumerate(sizes[:_LINES]):
+        if labelled:
+            bars = "".join(_BARS[math.ceil(8 * n / max(size, 1))] for n in counts[i])
+        else:
+            bars = "█" * round(_LONGEST * size / max(sizes))
+        lines.append([str(labels[i]), f"{size:,}", bars])
+    if len(sizes) > _LINES:
+        lines.append(["...", "", "the others: --plot FILE.png"])
+    return lines
+
+
+def _range(spread: Spread, form: str) -> str:
+    """Minimum to maximum, and the median; one number if all are the same."""
+    if spread.min == spread.max:
+        return format(spread.min, form)
+    low, high = format(spread.min, form), format(spread.max, form)
+    return f"{low} to {high}, median {format(spread.median, form)}"
+
+
+def _draw(data: FederatedData, file: Path) -> Path:
+    from fedloom.data.heterogeneity import by_client
+    from fedloom.report.charts import partition_chart
+
+    picture = partition_chart(by_client(data))
+    picture.figure.suptitle(_heading(data), fontsize=9.5)
+    return write_out(file, picture.png)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from fedloom.core.parsing import is_file
 from fedloom.errors import CheckpointError, ConfigError, FedloomError
@@ -15,10 +16,9 @@ from fedloom.storage.atomic import reason, remedy
 from fedloom.storage.identity import LATER, differing
 
 from .printing import as_json, print_line, run_folders
-from .settings_argument import settings_argument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from fedloom.config import Config
     from fedloom.core.ranks import Group
@@ -28,6 +28,21 @@ INTERRUPTED = 130
 
 
 _RESUMED = ("settings", "resume", "quiet", "changed_code")  # what --resume may have beside it
+
+
+def settings_argument(
+    metavar: str = "[RECIPE | FILE.toml] [KEY=VALUE ...]",
+) -> Callable[[Any], Any]:
+    """The argument of a command."""
+    return click.argument("settings", nargs=-1, metavar=metavar, shell_complete=recipes)
+
+
+def recipes(_: click.Context, __: click.Parameter, prefix: str) -> list[CompletionItem]:
+    """Recipes that begin so, and files."""
+    from fedloom.recipes import RECIPES
+
+    items = [CompletionItem(name) for name in RECIPES if name.startswith(prefix)]
+    return items or [CompletionItem(prefix, type="file")]
 
 
 @click.command("run", short_help="Run a recipe or a TOML file, or resume runs.")

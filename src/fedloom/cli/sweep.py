@@ -13,7 +13,7 @@ from fedloom.errors import ConfigError
 from fedloom.storage.atomic import write_atomic
 
 from .printing import page_width, table
-from .settings_argument import settings_argument
+from .run import repeatable, settings_argument, split_settings
 
 if TYPE_CHECKING:
     from fedloom.report import Metric
@@ -64,8 +64,6 @@ def sweep_command(
     """
     from fedloom.study import Search, Sweep, check_all, run_trial
     from fedloom.study.trial import as_words
-
-    from .run import repeatable, split_settings
 
     source, words, out = split_settings(settings, out)
     words, seeds = _seeds(words, seeds)
