@@ -73,8 +73,7 @@ def export_command(
     from fedloom.report import load_run
 
     from . import export_network as network
-    from .export_card import write_card
-    from .export_check import collect_facts, verify
+    from .export_check import collect_facts, verify, write_card
 
     if best and client is not None:
         raise ConfigError("--best is of the server's model, and --client of a client's; keep one")
