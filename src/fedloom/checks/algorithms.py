@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ from torch import Tensor
 from ..algorithm import Algorithm, Oracle, Trait
 from ..core.rng import Draws
 from ..core.vector import Rec, Vec, fields, tree
-from ..core.wire import pack, unpack
 from ..engines.author_rules import (
     DECLARED,
     FIELDS,
@@ -27,7 +25,6 @@ from ..engines.guard import personal_model
 from ..engines.summation import finite
 from ..errors import AuthorError, CompositionError
 from ..federation.clock import Asynchronous
-from ..storage.records import freeze, thaw
 from ..submodels import FIARSE, HeteroFL
 from .compare import differing_path, imprint, unequal, unlike
 from .engine_agreement import TOLERANCE, Contract, check_parts
@@ -52,7 +49,6 @@ class AlgorithmContract(Contract):
     def checks(self, engines: Sequence[str]) -> list[Check]:
         part = self.part
         own = (
-            Check("messages and memory can be stored", self.stored),
             Check("personal models", self.personal_models),
             Check("the server's move", lambda: move_of_the_server(part, self.notes)),
             Check("only ratios of weights count", self.weights),
@@ -83,19 +79,6 @@ class AlgorithmContract(Contract):
         except Exception as error:  # whatever an author's code raises: "runs" says why
             if isinstance(first := root(error), AuthorError):
                 notes.add(first)
-
-    def stored(self) -> None:
-        """What is sent and stored is what is read again."""
-        calls, end = self.notes.calls, self.end
-        assert end is not None
-        messages, answers = calls["broadcast"], calls["finish"]
-        sent = [*(msg for _, msg in messages), *(up for _, (up, _) in answers)]
-        for record in [*sent, *(row.alg for row in end.memory.values()), end.srv]:
-            empty = tree(lambda v: torch.zeros_like(v) if isinstance(v, Tensor) else 0.0, record)
-            shape, tensors = freeze(record)
-            for back in (unpack(pack(record), empty), thaw(json.loads(json.dumps(shape)), tensors)):
-                if difference := unlike(back, record, 0.0):
-                    raise AuthorError(f"sent or stored, and read again, {difference}")
 
     def personal_models(self) -> str | None:
         """A client's own model is a vector like x, from its state and the message alone."""
