@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -21,26 +22,6 @@ class Progress(Observer):
     """
 
     def __init__(self, quiet: bool, minutes: float | None = None) -> None:
-        self._quiet = quiet
-        self._until = None if minutes is None else time.monotonic() + 60 * minutes
-        self._runs, self._total = 0, 0  # rounds in all
-        self._over, self._ended = 0, 0  # rounds and runs that are over
-        self._now: dict[int, int] = {}  # rounds that are done of the runs of now
-        self._bar: Any = None
-        self._last_line: dict[int, float] = {}
-
-    def add(self, runs: Sequence[Run]) -> None:
-        """Show that more runs are to come."""
-        self._runs += len(runs)
-        self._total += sum(run.rounds for run in runs)
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def _open(self) -> None:
-        """Begin to show a bar, in a terminal."""
-        if self._bar is not None or self._quiet or not sys.stderr.isatty():
-            return
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
@@ -51,18 +32,31 @@ class Progress(Observer):
             TimeRemainingColumn(),
             TextColumn("{task.description}"),
         )
-        self._bar = Bar(*columns, console=Console(stderr=True))
-        self._task = self._bar.add_task("", total=self._total, runs=f"0/{self._runs} runs")
-        self._bar.start()
+        terminal = sys.stderr.isatty()
+        self._lines = not quiet and not terminal
+        self._bar = Bar(*columns, console=Console(stderr=True), disable=quiet or not terminal)
+        self._task = self._bar.add_task("", total=0, runs="")
+        self._until = math.inf if minutes is None else time.monotonic() + 60 * minutes
+        self._runs, self._total = 0, 0  # rounds in all
+        self._over, self._ended = 0, 0  # rounds and runs that are over
+        self._now: dict[int, int] = {}  # rounds that are done of the runs of now
+        self._last_line: dict[int, float] = {}
+
+    def add(self, runs: Sequence[Run]) -> None:
+        """Show that more runs are to come."""
+        self._runs += len(runs)
+        self._total += sum(run.rounds for run in runs)
+
+    def __enter__(self) -> Progress:
+        return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._bar.stop()
 
     def begin(self, run: Run) -> None:
         """Show a run that begins, unless time is up."""
         self._stop_if_over()
-        self._open()
+        self._bar.start()
         self._now[id(run)], self._last_line[id(run)] = 0, time.monotonic()
         self._show(run.title)
 
@@ -73,14 +67,13 @@ class Progress(Observer):
         text = f"{run.title}  round {row['round']} of {run.rounds}"
         text += "" if value is None else f"  {value:.4g}"
         self._show(text)
-        late = time.monotonic() - self._last_line[id(run)] > _PATIENCE
-        if self._bar is None and not self._quiet and late:
+        if self._lines and time.monotonic() - self._last_line[id(run)] > _PATIENCE:
             self._last_line[id(run)] = time.monotonic()
             say(text)
         self._stop_if_over()
 
     def _stop_if_over(self) -> None:
-        if self._until is not None and time.monotonic() >= self._until:
+        if time.monotonic() >= self._until:
             raise TimeUpError
 
     def end(self, run: Run, state: str) -> None:
@@ -93,20 +86,19 @@ class Progress(Observer):
             self._over += run.rounds
             self._ended += 1
         self._show(run.title)
-        if self._bar is None and not self._quiet:
+        if self._lines:
             say(f"{self._ended}/{self._runs} {run.title}: {state}{self._left()}")
 
     def _show(self, text: str) -> None:
-        if self._bar is not None:
-            runs = f"{self._ended}/{self._runs} runs"
-            finished = self._over + sum(self._now.values())
-            label = f"{text}{self._left()}"
-            self._bar.update(
-                self._task, completed=finished, total=self._total, description=label, runs=runs
-            )
+        self._bar.update(
+            self._task,
+            completed=self._over + sum(self._now.values()),
+            total=self._total,
+            description=f"{text}{self._left()}",
+            runs=f"{self._ended}/{self._runs} runs",
+        )
 
     def _left(self) -> str:
         """How much time there is for all runs."""
-        if self._until is None:
-            return ""
-        return f", {max(0.0, self._until - time.monotonic()) / 60:.1f} minutes left"
+        minutes = max(0.0, self._until - time.monotonic()) / 60
+        return "" if math.isinf(minutes) else f", {minutes:.1f} minutes left"
