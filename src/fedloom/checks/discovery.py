@@ -31,27 +31,26 @@ _TRIED = (
 
 
 def kind_of(part: Any) -> str:
-    """What a part is: one of KINDS. Raises ConfigError.
+    """What a part or a class is: one of KINDS; "" if it is none.
 
-    >>> kind_of(LocalSGD())
-    'algorithm'
+    >>> kind_of(LocalSGD()), kind_of(dict)
+    ('algorithm', '')
     """
-    for name, base in KINDS.items():
-        if isinstance(part, base):
-            return name
-    raise ConfigError(f"only {_WHAT} can be checked, got {part!r}")
+    kind = part if isinstance(part, type) else type(part)
+    return next((name for name, base in KINDS.items() if issubclass(kind, base)), "")
 
 
 def built(part: Any) -> Any:
     """A part as it is, or made of its class: options without a default get a legal value, a wrapper
     gets LocalSGD inside.
 
-    Raises ConfigError for a class that cannot be made so.
+    Raises ConfigError for what is no part, and for a class that cannot be made so.
     """
+    if not kind_of(part):
+        name = f"the class {part.__name__}" if isinstance(part, type) else repr(part)
+        raise ConfigError(f"only {_WHAT} can be checked, got {name}")
     if not isinstance(part, type):
         return part
-    if not issubclass(part, tuple(KINDS.values())):
-        raise ConfigError(f"only {_WHAT} can be checked, got the class {part.__name__}")
     if lacks := sorted(getattr(part, "__abstractmethods__", ())):
         raise ConfigError(
             f"{part.__name__} cannot be made: it has no {', '.join(lacks)}; write them"
@@ -125,14 +124,14 @@ def parts_of(module: types.ModuleType, name: str = "") -> dict[str, Any]:
     Classes that begin with an underscore are left out, and those of which the module has an
     instance. Raises ConfigError if there is nothing, or not this name.
     """
-    every = {k: v for k, v in vars(module).items() if not k.startswith("_") and _is_part(v, module)}
+    every = {k: v for k, v in vars(module).items() if k[0] != "_" and _is_part(v, module)}
     if name:
         part = getattr(module, name, None)
-        if part is not None and not _is_kind(part):
-            raise ConfigError(f"'{module.__file__}': '{name}' is none of {_WHAT}{_TRIED}")
         if part is None:
             hint = did_you_mean(name, every) if every else f"it defines no part: {_WHAT}"
             raise ConfigError(f"'{module.__file__}' has no part '{name}'; {hint}")
+        if not kind_of(part):
+            raise ConfigError(f"'{module.__file__}': '{name}' is none of {_WHAT}{_TRIED}")
         return {name: part}
     if not every:
         raise ConfigError(
@@ -143,16 +142,9 @@ def parts_of(module: types.ModuleType, name: str = "") -> dict[str, Any]:
     return {k: v for k, v in every.items() if v not in classes}
 
 
-def _is_kind(value: Any) -> bool:
-    kinds = tuple(KINDS.values())
-    return issubclass(value, kinds) if isinstance(value, type) else isinstance(value, kinds)
-
-
 def _is_part(value: Any, module: types.ModuleType) -> bool:
-    if not _is_kind(value):
-        return False
-    if not isinstance(value, type):
-        return True
+    if not kind_of(value) or not isinstance(value, type):
+        return bool(kind_of(value))
     # an abstract class is a base of other parts here, or one that a method was forgotten of
     heirs = [v for v in vars(module).values() if isinstance(v, type) and value in v.__mro__[1:]]
     return value.__module__ == module.__name__ and not (inspect.isabstract(value) and heirs)

@@ -75,28 +75,22 @@ def carry_out(part: Any, name: str, kind: str, checks: Iterable[Check]) -> Repor
     not shown.
     """
     log = logging.getLogger("fedloom")
-    level = log.level
+    level, outcomes, missing = log.level, list[Outcome](), ""
     log.setLevel(logging.ERROR)
     try:
-        return Report(name, kind, tuple(_outcomes(part, checks)))
+        for check in checks:
+            passed, why, started = None, f"it needs '{missing}'", time.perf_counter()
+            if not missing:
+                passed, why = _carry_out(check, part)
+            outcomes.append(Outcome(check.name, passed, time.perf_counter() - started, why))
+            if passed is False and check.required:
+                missing = check.name
+        return Report(name, kind, tuple(outcomes))
     finally:
         log.setLevel(level)
 
 
-def _outcomes(part: Any, checks: Iterable[Check]) -> list[Outcome]:
-    outcomes: list[Outcome] = []
-    missing = ""
-    for check in checks:
-        passed, why, started = None, f"it needs '{missing}'", time.perf_counter()
-        if not missing:
-            passed, why = _one(check, part)
-        outcomes.append(Outcome(check.name, passed, time.perf_counter() - started, why))
-        if passed is False and check.required:
-            missing = check.name
-    return outcomes
-
-
-def _one(check: Check, part: Any) -> tuple[bool | None, str]:
+def _carry_out(check: Check, part: Any) -> tuple[bool | None, str]:
     try:
         left_out = check.run()
     except Exception as error:  # whatever a user's part does is this check's result
