@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 import math
@@ -170,8 +169,9 @@ def _pages_of(name: str) -> str:
         raise ConfigError(f"{unknown('name', name, every_name())} See `fedloom list`")
     pages = []
     for topic, registry in matches:
-        describe = _SHOW.get(topic) or functools.partial(_callable, path=_WHERE[topic][1])
-        pages.append(f"{name} ({registry.kind})\n\n{describe(name, registry[name])}")
+        entry, path = registry[name], _WHERE[topic][1]
+        more = _SHOW[topic](name, entry) if topic in _SHOW else _with_options(path, name)
+        pages.append("\n\n".join([f"{name} ({registry.kind})", _words(entry), *more]).rstrip())
     return "\n\n".join(pages)
 
 
@@ -253,12 +253,15 @@ def _run(folder: Path) -> str:
 
 def _words(part: Any) -> str:
     """A text without its examples, indented."""
-    lines = description_of(part).partition(">>>")[0].rstrip().splitlines()
-    return "\n".join(f"  {line}".rstrip() for line in lines)
+    return _indented(description_of(part).partition(">>>")[0])
 
 
-# ------------------------------------------------------------------------------------ one of a kind
-def _algorithm(name: str, make: Any) -> str:
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}".rstrip() for line in text.rstrip().splitlines())
+
+
+# ------------------------------------------------ what a page has below the description of a name
+def _algorithm(name: str, make: Any) -> list[str]:
     from fedloom.algorithms.registry import make_algorithm, options
     from fedloom.config.help_texts import as_toml
 
@@ -273,20 +276,14 @@ def _algorithm(name: str, make: Any) -> str:
         *([["once before round 1", *_count(cost.probe)]] if cost.probe else []),
         ["gradients per step", f"{cost.gradients:g}", ""],
     ]
-    note = "In a round of a client (a vector is as long as the model):"
-    out = [_words(make), f"  {note}", table(rows)]
-    settings = options(name)
-    if settings:
-        lines = [
-            [f"algorithm.{key}", as_toml(o.default), o.text(), o.meaning, o.source]
-            for key, o in settings.items()
-        ]
-        out.append(
-            "  Options:\n" + table([["key", "default", "allowed", "meaning", "source"], *lines])
-        )
-    else:
-        out.append("  It has no options.")
-    return "\n\n".join(out)
+    note = "  In a round of a client (a vector is as long as the model):"
+    lines = [
+        [f"algorithm.{key}", as_toml(o.default), o.text(), o.meaning, o.source]
+        for key, o in options(name).items()
+    ]
+    heads = ["key", "default", "allowed", "meaning", "source"]
+    settings = f"  Options:\n{table([heads, *lines])}" if lines else "  It has no options."
+    return [note, table(rows), settings]
 
 
 def _count(vectors: tuple[str, ...]) -> tuple[str, str]:
@@ -294,32 +291,28 @@ def _count(vectors: tuple[str, ...]) -> tuple[str, str]:
     return f"{number} vector{'' if number == 1 else 's'}", ", ".join(vectors)
 
 
-def _recipe(name: str, recipe: Any) -> str:
+def _recipe(name: str, _: Any) -> list[str]:
     from fedloom.config import resolve
 
-    text = resolve(name).to_toml().rstrip()
-    return f"{_words(recipe)}\n\n" + "\n".join(f"  {line}".rstrip() for line in text.splitlines())
+    return [_indented(resolve(name).to_toml())]
 
 
-def _model(name: str, make: Any) -> str:
+def _model(name: str, make: Any) -> list[str]:
+    options = _with_options("model", name)
     if "source" in inspect.signature(make).parameters:  # to show a model must not download it
-        return _callable(name, make, "model")
+        return options
     model = make()
-    blocks = [
-        [key, f"{sum(p.numel() for p in block.parameters()):,}"]
-        for key, block in model.named_children()
-    ]
-    total = sum(p.numel() for p in model.parameters())
-    sizes = table([["block", "parameters"], *blocks, ["all", f"{total:,}"]])
-    return f"{_callable(name, make, 'model')}\n\n  With these defaults:\n{sizes}"
+    blocks = [*model.named_children(), ("all", model)]
+    sizes = [[key, f"{sum(p.numel() for p in block.parameters()):,}"] for key, block in blocks]
+    return [*options, f"  With these defaults:\n{table([['block', 'parameters'], *sizes])}"]
 
 
-def _callable(name: str, make: Any, path: str = "") -> str:
-    """A docstring, and the options of the table at this path, with their sources."""
+def _with_options(path: str, name: str) -> list[str]:
+    """The options of the table at this path, with their sources."""
     from fedloom.config.help_texts import options_of
 
     options = _options(options_of(path, name)) if path else ""
-    return f"{_words(make)}\n\n  Options:\n{options}" if options else _words(make)
+    return [f"  Options:\n{options}"] if options else []
 
 
 def _options(options: Sequence[Setting]) -> str:
@@ -329,18 +322,17 @@ def _options(options: Sequence[Setting]) -> str:
     return table([heads, *lines]) if lines else ""
 
 
-def _settings(name: str, part: Any) -> str:
+def _settings(name: str, part: Any) -> list[str]:
     from fedloom.config.help_texts import TABLES, options_of_measure, settings_in
 
-    options = settings_in(name) if name in TABLES else options_of_measure(part)
-    return f"{_words(part)}\n\n{_options(options)}".rstrip()
+    return [_options(settings_in(name) if name in TABLES else options_of_measure(part))]
 
 
-def _optimiser(name: str, part: Any) -> str:
-    return f"{_words(part)}\n\n  local.optimiser={name}; rates and moments: fedloom show local"
+def _optimiser(name: str, _: Any) -> list[str]:
+    return [f"  local.optimiser={name}; rates and moments: fedloom show local"]
 
 
-_SHOW: dict[str, Callable[[str, Any], str]] = {  # those of whose names there is more to say
+_SHOW: dict[str, Callable[[str, Any], list[str]]] = {
     "algorithms": _algorithm,
     "recipes": _recipe,
     "models": _model,
