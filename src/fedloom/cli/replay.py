@@ -82,9 +82,10 @@ def _open(
     run: Path, number: int, changes: tuple[str, ...], changed: bool
 ) -> AbstractContextManager[Replay]:
     from fedloom.config import from_run
-    from fedloom.config.overrides import canonical, refuse_repeats
     from fedloom.experiment.replay import check_repeatable
     from fedloom.storage.run_directory import RunDirectory
+
+    from .run import checked_changes
 
     if (run / "federation.toml").is_file():
         run = run / "run"
@@ -94,8 +95,7 @@ def _open(
             f"'{run}' was started from Python, which made its model and data; repeat it there: "
             f"with Experiment(...).replay('{run}', {number}) as replay: replay.go()"
         )
-    refuse_repeats(changes)
-    edits = canonical([*changes])
+    edits = checked_changes(changes)
     engine = next((c.partition("=")[2] for c in edits if c.startswith("engine=")), None)
     return from_run(run, edits, own=True, changed=changed).experiment().replay(run, number, engine)
 

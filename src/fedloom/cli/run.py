@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from fedloom.core.ranks import Group
 
 
-INTERRUPTED = 130
-
-
 _RESUMED = ("settings", "resume", "quiet", "changed_code")  # what --resume may have beside it
 
 
@@ -208,37 +205,33 @@ def _refuse_beside_resume(context: click.Context) -> None:
 
 
 def _resume_all(words: Sequence[str], quiet: bool, changed_code: bool) -> None:
-    """Go on with the runs among these words, with the changes among them."""
-    from fedloom.config.overrides import canonical, refuse_repeats
-
-    runs = [word for word in words if "=" not in word or Path(word).is_dir()]
-    changes = [word for word in words if word not in runs]
-    refuse_repeats(changes)
-    changes = canonical(changes)
-    if not runs:
-        raise ConfigError("--resume: give RUN, its folder; `fedloom list runs` names all")
-    if len(runs) == 1 and ((Path(runs[0]) / "config.toml").is_file() or not Path(runs[0]).is_dir()):
-        _resume(Path(runs[0]), changes, quiet, changed_code)
-    else:
-        _resume_many(runs, changes, quiet, changed_code)
-
-
-def _resume_many(
-    words: Sequence[str], changes: Sequence[str], quiet: bool, changed_code: bool
-) -> None:
-    """Go on with every run that has not finished, or has fewer rounds than are asked for; a line
-    each says what became of it. An error of one leaves the others.
+    """Go on with the runs among these words, with the changes among them. Of several a line each
+    says what became of it, and an error of one leaves the others; those that have finished with as
+    many rounds as are asked for stay as they are.
     """
+    from fedloom.config import from_run
     from fedloom.report.frames import find_runs
     from fedloom.study import state_of
 
+    def resume(run: Path) -> None:
+        config = from_run(run, changes, own=True, changed=changed_code)
+        _train(config, run, quiet, fresh=False)
+
+    folders = [word for word in words if "=" not in word or Path(word).is_dir()]
+    changes = checked_changes([word for word in words if word not in folders])
+    if not folders:
+        raise ConfigError("--resume: give RUN, its folder; `fedloom list runs` names all")
+    one = Path(folders[0])
+    if len(folders) == 1 and ((one / "config.toml").is_file() or not one.is_dir()):
+        resume(one)
+        return
     longer = any(word.partition("=")[0].strip() == "rounds" for word in changes)
-    runs, wrong = find_runs(words), 0
+    runs, wrong = find_runs(folders), 0
     for number, run in enumerate(runs, 1):
         try:
             state = state_of(run)
             if state == "begun" or (state == "finished" and longer):
-                _resume(run, changes, quiet, changed_code)
+                resume(run)
                 state = state_of(run)
             elif state == "finished":
                 state = "finished before"
@@ -247,13 +240,6 @@ def _resume_many(
         click.echo(f"{number}/{len(runs)} {run}: {state}", err=True)
     if wrong:
         raise CheckpointError(f"{wrong} of {len(runs)} runs could not go on; see the lines above")
-
-
-def _resume(run: Path, changes: Sequence[str], quiet: bool, changed_code: bool) -> None:
-    from fedloom.config import from_run
-
-    config = from_run(run, changes, own=True, changed=changed_code)
-    _train(config, run, quiet, fresh=False)
 
 
 def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
@@ -273,7 +259,11 @@ def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
             text = f"\ninterrupted; go on with: fedloom run --resume {quote(str(folder))}"
         raise interrupted(stop, text) from None
     except OSError as error:
-        raise CheckpointError(stopped(folder, error)) from error
+        again = f", then `fedloom run --resume {quote(str(folder))}`"
+        again = again if (folder / "config.toml").is_file() else ""
+        raise CheckpointError(
+            f"the run stopped ({reason(error)}); {remedy(error)}{again}"
+        ) from error
     if group.rank:
         return  # the first rank says it for all
     if not quiet:
@@ -303,13 +293,6 @@ def _group(config: Config) -> Group:
     return join(RankSettings(**config.values.get("ranks", {})).timeout)
 
 
-def stopped(folder: Path, error: OSError) -> str:
-    """The error for a system's refusal: the file may be the run's, or another's that vanished."""
-    again = f", then `fedloom run --resume {quote(str(folder))}`"
-    resumable = (folder / "config.toml").is_file()
-    return f"the run stopped ({reason(error)}); {remedy(error)}{again if resumable else ''}"
-
-
 def interrupted(stop: KeyboardInterrupt, text: str) -> click.exceptions.Exit:
     """Report that a signal stopped the run -> the exception that ends the command (128 + it)."""
     from fedloom.core.ranks import is_first_to_say
@@ -317,7 +300,7 @@ def interrupted(stop: KeyboardInterrupt, text: str) -> click.exceptions.Exit:
     with contextlib.suppress(OSError):  # the terminal may be closed
         if is_first_to_say(text):
             click.echo(text, err=True)
-    return click.exceptions.Exit(getattr(stop, "code", INTERRUPTED))
+    return click.exceptions.Exit(getattr(stop, "code", 130))
 
 
 @contextlib.contextmanager
@@ -336,18 +319,24 @@ def repeatable(work: str) -> Iterator[None]:
 
 def split_settings(settings: Sequence[str], out: str | None) -> tuple[str, list[str], str | None]:
     """-> recipe or file, changes, folder. A first argument without "=" is the recipe or file."""
-    from fedloom.config.overrides import canonical, refuse_repeats
-
     words, source = list(settings), "digits"
     if words and ("=" not in words[0] or is_file(words[0])):
         source = words.pop(0)
     folders = [w.partition("=")[2] for w in words if w.partition("=")[0].strip() == "out"]
     if folders and out is not None and folders != [out]:
         raise ConfigError(f"--out {out} and out={folders[-1]} are both given; keep one of them")
-    changes = [w for w in words if w.partition("=")[0].strip() != "out"]
-    refuse_repeats(changes)
-    changes = canonical(changes)
+    changes = checked_changes([w for w in words if w.partition("=")[0].strip() != "out"])
     return source, changes, folders[-1] if folders else out
+
+
+def checked_changes(changes: Sequence[str]) -> list[str]:
+    """The changes KEY=VALUE of a line by our names of keys. Raises ConfigError for one key with two
+    values.
+    """
+    from fedloom.config.overrides import canonical, refuse_repeats
+
+    refuse_repeats(changes)
+    return canonical(changes)
 
 
 def _choose_folders(
