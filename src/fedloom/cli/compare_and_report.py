@@ -12,7 +12,7 @@ from fedloom.core.curves import VALUES, Value
 from fedloom.errors import ConfigError
 from fedloom.storage.atomic import write_out
 
-from .printing import cuts, folded, page_width, table
+from .printing import PATH, cuts, folded, page_width, table
 
 if TYPE_CHECKING:
     from fedloom.report.differences import Difference
@@ -179,7 +179,7 @@ def parse_figures(folder: str | None, kinds: str | None) -> Figures | None:
 
 @click.command("report", short_help="Write a page about runs, with every picture.")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option("--out", type=click.Path(path_type=Path), help="The file.  [default: report.html]")
+@click.option("--out", type=PATH, help="The file.  [default: report.html]")
 @click.option("--target", type=float, help="Find the rounds to this value (0.9 is 90 %).")
 @_value
 @figure_options("Write every picture into this folder, for a paper; no page without --out.")

@@ -13,7 +13,7 @@ import click
 from fedloom.errors import ConfigError, unknown
 from fedloom.storage.atomic import write_out
 
-from .printing import table
+from .printing import PATH, table
 from .run import settings_argument, split_settings
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _WHERE = click.option(
     "--data-dir",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The folder of all data sets; otherwise FEDLOOM_DATA, otherwise the user's cache.",
 )
 
@@ -111,8 +111,8 @@ def _check_names(names: tuple[str, ...]) -> list[str]:
 # ------------------------------------------------------------------------------------ who gets what
 @data_command.command("partition", short_help="Divide data among clients, and train nothing.")
 @settings_argument()
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw labels and sizes: a PNG file.")
-@click.option("--save", type=click.Path(path_type=Path), help="Write the index lists: a .npz file.")
+@click.option("--plot", type=PATH, help="Draw labels and sizes: a PNG file.")
+@click.option("--save", type=PATH, help="Write the index lists: a .npz file.")
 def partition_command(settings: tuple[str, ...], plot: Path | None, save: Path | None) -> None:
     """Divide the data of a recipe (default: digits) or a TOML file among clients; train nothing.
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .printing import COUNT, PATH
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -18,17 +20,15 @@ RECIPE = "digits"
 
 
 @click.command("demo", short_help="Compare four methods on handwritten digits in a minute.")
-@click.option(
-    "--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="Per method."
-)
+@click.option("--seeds", type=COUNT, default=3, show_default=True, help="Per method.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=Path("runs/demo"),
     show_default=True,
     help="The folder of its runs.",
 )
-@click.option("--rounds", type=click.IntRange(min=1), help="Per run.  [default: the recipe's]")
+@click.option("--rounds", type=COUNT, help="Per run.  [default: the recipe's]")
 def demo_command(seeds: int, out: Path, rounds: int | None) -> None:
     """Compare FedAvg, FedAvgM, SCAFFOLD and FedACG on handwritten digits, about a minute.
 

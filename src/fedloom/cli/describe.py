@@ -11,7 +11,7 @@ import click
 
 from fedloom.errors import ConfigError
 
-from .printing import as_json, folded, page_width, table
+from .printing import COUNT, as_json, folded, page_width, table
 
 if TYPE_CHECKING:
     from fedloom.data.own.description import ColumnDescription, Description
@@ -24,7 +24,7 @@ _NAMED = 5  # columns that are named
 @click.option("--target", help="The column with the labels, whose shares are compared.")
 @click.option(
     "--least",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=10,
     show_default=True,
     help="The fewest rows of which a number is told.",

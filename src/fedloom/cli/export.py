@@ -12,6 +12,8 @@ import click
 from fedloom.errors import ConfigError
 from fedloom.storage.manifest import deployed
 
+from .printing import PATH
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -28,8 +30,8 @@ _FILES = (
 
 
 @click.command("export", short_help="Write a run's model into a folder, with a script to use it.")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="The folder.  [default: RUN/export]")
+@click.argument("run", type=PATH)
+@click.option("--out", type=PATH, help="The folder.  [default: RUN/export]")
 @click.option(
     "--format",
     "kind",

@@ -10,11 +10,13 @@ import click
 
 from fedloom.errors import ConfigError
 
+from .printing import PATH
+
 _PYTHON = ".py.txt"  # how the scripts are called in the package, where they are no modules
 
 
 @click.command("init", short_help="Write a starter: settings, data, a method of your own.")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=PATH)
 def init_command(folder: Path) -> None:
     """Write a starter into a new folder: commented settings, data and a method of your own.
 

@@ -20,7 +20,7 @@ from fedloom.storage.atomic import write_out
 from fedloom.storage.locks import holder
 from fedloom.storage.seal import Seal
 
-from .printing import as_json, reflowed, table
+from .printing import PATH, as_json, reflowed, table
 
 if TYPE_CHECKING:
     from fedloom.config.help_texts import Setting
@@ -65,7 +65,7 @@ def _topics(_: click.Context, __: click.Parameter, prefix: str) -> list[str]:
 @click.option("--compatibility", is_flag=True, help="Which algorithms go with which other parts.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="For --compatibility: write all of it as a page, in Markdown.",
 )
 def list_command(topic: str | None, program: bool, compatibility: bool, out: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""Output that several commands share. It imports little, for `fedloom list` to be quick."""
+"""Output, and types of options, of several commands. It imports little, for `list` to be quick."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from fedloom.errors import FedloomError
 
 if TYPE_CHECKING:
     from fedloom.config import Config
+
+PATH, COUNT = click.Path(path_type=Path), click.IntRange(min=1)
 
 
 def run_folders(config: Config, more: str = "") -> Iterator[Path]:

@@ -20,6 +20,7 @@ from fedloom.core.parsing import is_file
 from fedloom.errors import ConfigError
 from fedloom.storage.atomic import write_out
 
+from .printing import COUNT
 from .printing import as_json as in_json
 from .run import repeatable, settings_argument, split_settings
 
@@ -30,9 +31,7 @@ Record = dict[str, Any]
 def plan_options(minutes: int, folder: str, trials: str) -> Callable[[Command], Command]:
     """The options of a study. minutes, folder: their defaults; trials: what it says of them."""
     options = (
-        click.option(
-            "--trials", type=click.IntRange(min=1), default=8, show_default=True, help=trials
-        ),
+        click.option("--trials", type=COUNT, default=8, show_default=True, help=trials),
         click.option(
             "--seeds",
             type=click.IntRange(min=4),
@@ -47,9 +46,7 @@ def plan_options(minutes: int, folder: str, trials: str) -> Callable[[Command], 
             show_default=True,
             help="The time for all of it; run the same command again to resume.",
         ),
-        click.option(
-            "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at once."
-        ),
+        click.option("--jobs", type=COUNT, default=1, show_default=True, help="Runs at once."),
         click.option("--out", help=f"The folder.  [default: runs/{folder}]"),
         click.option(
             "--json", "as_json", is_flag=True, help="Print the JSON, and not the Markdown."

@@ -11,7 +11,7 @@ import click
 
 from fedloom.errors import CheckpointError, ConfigError
 
-from .printing import table
+from .printing import COUNT, PATH, table
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -24,15 +24,13 @@ _EXAMPLES = 12  # whose indices a line shows
 
 
 @click.command("replay", short_help="Repeat a round of a run, and look into a client.")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PATH)
 @click.argument("changes", nargs=-1, metavar="[KEY=VALUE ...]")
-@click.option("--round", "number", type=click.IntRange(min=1), required=True, help="The round.")
+@click.option("--round", "number", type=COUNT, required=True, help="The round.")
 @click.option("--blame", is_flag=True, help="Rank its clients by what they did to the model.")
 @click.option("--client", help="Open one of its clients, by number or name.")
-@click.option("--step", type=click.IntRange(min=1), help="A local step of this client.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Write its tensors here (safetensors)."
-)
+@click.option("--step", type=COUNT, help="A local step of this client.")
+@click.option("--out", type=PATH, help="Write its tensors here (safetensors).")
 @click.option("--changed-code", is_flag=True, help="Use own files (FILE.py:NAME) as they are now.")
 def replay_command(
     run: Path,

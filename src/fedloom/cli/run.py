@@ -15,7 +15,7 @@ from fedloom.errors import CheckpointError, ConfigError, FedloomError
 from fedloom.storage.atomic import reason, remedy
 from fedloom.storage.identity import LATER, differing
 
-from .printing import as_json, print_line, run_folders
+from .printing import COUNT, as_json, print_line, run_folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -52,7 +52,7 @@ def recipes(_: click.Context, __: click.Parameter, prefix: str) -> list[Completi
 )
 @click.option(
     "--seeds",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=1,
     help="Number of runs, with seeds from `seed` on; the same command resumes them.",
 )

@@ -12,7 +12,7 @@ import click
 from fedloom.errors import ConfigError
 from fedloom.storage.atomic import write_atomic
 
-from .printing import page_width, table
+from .printing import COUNT, page_width, table
 from .run import repeatable, settings_argument, split_settings
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _BY = {
 
 @click.command("sweep", short_help="Run every combination of values, and choose one.")
 @settings_argument("[RECIPE | FILE.toml] KEY=A,B,C ... [KEY=VALUE ...]")
-@click.option("--seeds", type=click.IntRange(min=1), help="Runs of each combination.  [default: 1]")
+@click.option("--seeds", type=COUNT, help="Runs of each combination.  [default: 1]")
 @click.option(
     "--by",
     type=click.Choice(tuple(_BY)),
@@ -37,9 +37,7 @@ _BY = {
     show_default=True,
     help="The data that decide; test is the papers' way.",
 )
-@click.option(
-    "--trials", type=click.IntRange(min=1), help="Let Optuna choose so many combinations."
-)
+@click.option("--trials", type=COUNT, help="Let Optuna choose so many combinations.")
 @click.option("--out", help="The sweep's folder.  [default: runs/sweep-NAME-PARTS]")
 @click.option("--quiet", is_flag=True, help="Print nothing but the table.")
 def sweep_command(
