@@ -138,11 +138,7 @@ def partition_command(settings: tuple[str, ...], plot: Path | None, save: Path |
     if plot is not None:
         click.echo(f"  picture in {_draw(data, plot)}")
     if save is not None:
-        try:
-            save.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"'{save.parent}' cannot be made: {error.strerror}") from None
-        data.save_indices(save)
+        write_out(save, data.save_indices)
         click.echo(
             f"  lists in {save}; use them by partition=lists {quote(f'partition.file={save}')}"
         )

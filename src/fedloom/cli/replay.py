@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedloom.errors import CheckpointError, ConfigError
+from fedloom.errors import ConfigError
+from fedloom.storage.atomic import write_out
 
 from .printing import COUNT, PATH, table
 
@@ -197,7 +198,5 @@ def _write(replay: Replay, trace: ClientTrace, out: Path) -> None:
     for name, record in records.items():
         header[name], pieces = freeze(record, name)
         tensors |= pieces
-    try:
-        write_tensors(out, tensors, {"about": json.dumps(header | {"row": replay.row})})
-    except OSError as error:
-        raise CheckpointError(f"'{out}' cannot be written: {error.strerror or error}") from None
+    about = {"about": json.dumps(header | {"row": replay.row})}
+    write_out(out, lambda path: write_tensors(path, tensors, about))
