@@ -350,7 +350,7 @@ def test_what_decides_the_numbers_cannot_change(change, run):
         ("rounds=+50", r"rounds=\+50: .* give rounds=200 for 50 more"),
     ],
 )
-def test_other_bits_and_more_rounds_are_said_with_a_cure(change, said, run):
+def test_other_bits_are_said_with_a_cure(change, said, run):
     with pytest.raises(ConfigError, match=said):
         from_run(run, [change])
 

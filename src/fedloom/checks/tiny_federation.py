@@ -55,7 +55,6 @@ def exits() -> nn.Module:
 
 
 def _of_exits(part: Any) -> bool:
-    """Whether an objective or a rule is for a model of several exits."""
     return Needs.EXITS in (getattr(part, "needs", None), getattr(part, "trains", None))
 
 

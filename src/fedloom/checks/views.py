@@ -203,5 +203,4 @@ def _differ(a: View, b: View) -> str:
 
 
 def _comparable(view: View) -> Any:
-    """What of a view can be compared bit for bit."""
     return rec(held=view.held, fit=view.fit, d=view.d)

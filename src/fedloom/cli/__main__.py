@@ -165,7 +165,6 @@ class OneLine(logging.Handler):
 
 
 def _version(context: click.Context, option: click.Parameter, requested: bool) -> None:
-    """Say version and commit, and end."""
     if requested:
         commit = own_commit()
         print(f"fedloom {__version__}" + (f", commit {commit[:12]}{commit[40:]}" if commit else ""))

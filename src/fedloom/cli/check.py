@@ -75,7 +75,6 @@ def _object_named(module: types.ModuleType, name: str | None) -> Any:
 
 
 def _print(report: Report, path: Path) -> None:
-    """A table of the checks, and a paragraph for each that failed."""
     lines = [[f"{report.part} ({report.kind}, {path.name})", "result", "seconds", ""]]
     for o in report.outcomes:
         remark = o.why if o.passed is None else ""

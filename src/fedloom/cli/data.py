@@ -222,7 +222,6 @@ def _glance(summary: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _range(spread: Spread, form: str) -> str:
-    """Minimum to maximum, and the median; one number if all are the same."""
     if spread.min == spread.max:
         return format(spread.min, form)
     low, high = format(spread.min, form), format(spread.max, form)

@@ -156,7 +156,6 @@ def _least(sites: Mapping[str, Description]) -> int:
 
 
 def _withheld(site: Description) -> list[str]:
-    """The labels of a site whose rows are not told."""
     column = None if site.target is None else site.columns.get(site.target)
     return [] if column is None else [label for label, n in column.counts.items() if n is None]
 

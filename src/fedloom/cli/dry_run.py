@@ -127,7 +127,6 @@ def estimate(config: Config, seeds: int) -> str:
 
 
 def _circumstances(experiment: Experiment, cost: Cost) -> Iterator[Row]:
-    """What computes, and for whom."""
     if (choice := experiment.choice) is not None:
         auto = "; a long run tries processes with the same bits" * (choice.setting == "auto")
         yield "engine", str(experiment.used_engine), choice.why + auto
@@ -141,7 +140,6 @@ def _circumstances(experiment: Experiment, cost: Cost) -> Iterator[Row]:
 
 
 def _amounts(cost: Cost) -> Iterator[Row]:
-    """Time and bytes, of every run."""
     training, evaluation = map(human_seconds, (cost.seconds_training, cost.seconds_evaluation))
     yield (
         "time",
@@ -167,7 +165,6 @@ def _amounts(cost: Cost) -> Iterator[Row]:
 
 
 def _parts(cost: Cost) -> Iterator[Row]:
-    """What some parts of a run cost."""
     if cost.updates:
         why = "of a round's updates, which the aggregation needs one by one"
         held = f"about {human_bytes(cost.updates)}"
@@ -418,7 +415,6 @@ def _without_processes(run: Run) -> int:
 
 
 def _train(run: Run, sample: list[int]) -> float:
-    """Train these clients -> seconds."""
     started = time.perf_counter()
     task = TrainTask(run.message().msg, run.state.buffers, {}, sample, 0)
     task, _ = ask_cohort(run.engine.map, run.plan, run.fed.seed, task)

@@ -177,7 +177,6 @@ def _client_part(
 
 
 def _outcome(run: Run, metric: Mapping[str, Any] | None) -> str:
-    """What the targets are; see FederatedData.outcome."""
     kind = "" if metric is None else metric["kind"]
     outcome = run.partition.get("outcome", "numbers")
     if outcome == "marks" and run.partition.get("tests_elsewhere") and kind not in ("auc", "brier"):
@@ -192,7 +191,6 @@ def value_at(run: Run, column: str, round: int) -> float | None:
 
 
 def _threshold(run: Run, round: int) -> float:
-    """The threshold of the round's decisions."""
     value = value_at(run, "threshold", round)
     value = run.config.get("evaluate", {}).get("threshold") if value is None else value
     return float(value) if isinstance(value, int | float) else 0.5

@@ -108,7 +108,6 @@ def list_command(topic: str | None, program: bool, compatibility: bool, out: Pat
 
 
 def _names(topic: str | None) -> dict[str, list[dict[str, str]]]:
-    """{topic: its names, each with a line about it}, of one topic or of all."""
     registries = {name: registry_of(name) for name in ([topic] if topic else _WHERE)}
     return {
         one: [{"name": name, "about": names.first_line(name)} for name in names]
@@ -117,7 +116,6 @@ def _names(topic: str | None) -> dict[str, list[dict[str, str]]]:
 
 
 def _compatible(axis: str | None, out: Path | None) -> str:
-    """The tables of what goes together, of an axis or of all; or the file that has them."""
     from fedloom.cli import compatibility as parts
 
     if out is not None:
@@ -218,7 +216,6 @@ def _facts(run: Run) -> dict[str, Any]:
 
 
 def _line(facts: dict[str, Any]) -> list[str]:
-    """Folder, state and result of a run."""
     from fedloom.report.tables import human_value
 
     if "damaged" in facts:
@@ -232,7 +229,6 @@ def _line(facts: dict[str, Any]) -> list[str]:
 
 
 def _run(folder: Path) -> str:
-    """The page of a run. Raises CheckpointError."""
     from fedloom.report import group_runs, load_run
     from fedloom.report.clients import attendance, client_cells, names_of
     from fedloom.report.differences import measured_how
@@ -308,7 +304,6 @@ def _model(name: str, make: Any) -> list[str]:
 
 
 def _with_options(path: str, name: str) -> list[str]:
-    """The options of the table at this path, with their sources."""
     from fedloom.config.help_texts import options_of
 
     options = _options(options_of(path, name)) if path else ""
@@ -316,7 +311,6 @@ def _with_options(path: str, name: str) -> list[str]:
 
 
 def _options(options: Sequence[Setting]) -> str:
-    """A table of settings; empty without any."""
     heads = ["key", "default", "allowed", *(["meaning"] if any(o.about for o in options) else [])]
     lines = [[o.key, o.default, o.allowed, o.about][: len(heads)] for o in options]
     return table([heads, *lines]) if lines else ""

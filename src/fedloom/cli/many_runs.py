@@ -99,6 +99,5 @@ class Progress(Observer):
         )
 
     def _left(self) -> str:
-        """How much time there is for all runs."""
         minutes = max(0.0, self._until - time.monotonic()) / 60
         return "" if math.isinf(minutes) else f", {minutes:.1f} minutes left"

@@ -106,7 +106,6 @@ def cuts(lines: Sequence[Sequence[str]], space: int | None) -> bool:
 
 
 def _longest(columns: Sequence[Sequence[str]]) -> list[int]:
-    """The width of the longest word of every column."""
     return [max(map(width_of, " ".join(column).split()), default=1) for column in columns]
 
 

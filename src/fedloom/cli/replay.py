@@ -101,7 +101,6 @@ def _open(
 
 # -------------------------------------------------------------------------------------- the text
 def _describe_round(replay: Replay) -> str:
-    """What came of the round, whether it is what the log says, and who took part."""
     text = f"round {replay.round} is as in the log"
     if replay.error:
         text = f"round {replay.round} fails: {replay.error}"
@@ -117,7 +116,6 @@ def _describe_round(replay: Replay) -> str:
 
 
 def _blame_table(replay: Replay) -> str:
-    """A table of the clients, the worst first."""
     lines = [["client", "examples", "update", "of median", "cosine", "loss without it", ""]]
     for b in replay.blame():
         cells = [_number(b.norm), f"{b.ratio:.2f}", _number(b.cosine), _number(b.loss), b.why]
@@ -126,7 +124,6 @@ def _blame_table(replay: Replay) -> str:
 
 
 def _client(replay: Replay, trace: ClientTrace) -> str:
-    """What a client did in the round, and its steps."""
     from fedloom.report import human_bytes
 
     fed, i, last = replay.run.fed, trace.client, int(trace.before.last)
@@ -154,7 +151,6 @@ def _client(replay: Replay, trace: ClientTrace) -> str:
 
 
 def _step(trace: ClientTrace, step: int) -> str:
-    """One step: its examples, and the move of every layer."""
     if step > len(trace.steps):
         raise ConfigError(f"client {trace.client} made {len(trace.steps)} steps; {step} is none")
     some, layout = trace.steps[step - 1].examples.tolist(), trace.download.view.layout

@@ -100,7 +100,6 @@ def summarise(result: Result) -> str:
 
 
 def _more(result: Result, metric: str, unit: str) -> list[tuple[str, str]]:
-    """Lines about the clients that never train, and about the model that was kept."""
     lines, best = [], result.summary.get("best_model")
     unseen = result.history[-1].get(f"unseen_{metric}") if result.history else None
     if unseen is not None:
@@ -135,7 +134,6 @@ def _by_size(s: Mapping[str, Any], unit: str) -> list[tuple[str, str]]:
 
 
 def _by_client(s: Mapping[str, Any], unit: str) -> list[tuple[str, str]]:
-    """A line about the clients of a run whose clients have names."""
     start = f"client_{s['metric']['name']}_"
     if f"{start}worst_name" not in s:
         return []

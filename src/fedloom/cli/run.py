@@ -194,7 +194,6 @@ def _configs(
 
 
 def _refuse_beside_resume(context: click.Context) -> None:
-    """Refuse options of a new run. Raises ConfigError."""
     source = click.core.ParameterSource.COMMANDLINE
     for option in context.command.params:
         if option.name not in _RESUMED and context.get_parameter_source(str(option.name)) is source:

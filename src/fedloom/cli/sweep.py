@@ -97,7 +97,6 @@ def _seeds(words: Sequence[str], count: int | None) -> tuple[list[str], int]:
 
 
 def _tell(sweep: Sweep, trials: Sequence[Trial]) -> None:
-    """Print the table, write it and the best configuration."""
     from fedloom.report import load_run
     from fedloom.study import best_of, results, state_of
     from fedloom.study.trial import as_words

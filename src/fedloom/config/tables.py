@@ -82,7 +82,6 @@ def _with_usual(raw: Mapping[str, Any], path: str, tables: Table, origin: Origin
 
 
 def _table(table: Table, path: str, origin: Origin) -> Table:
-    """A table with a name, complete, with those inside of it."""
     registry = REGISTRIES[path]
     name = _name(table, path, registry, origin)
     with origin.blame(path), explained(name):
@@ -92,7 +91,6 @@ def _table(table: Table, path: str, origin: Origin) -> Table:
 
 
 def _plain(outer: Mapping[str, Any], path: str, origin: Origin) -> Table:
-    """A table without a name, complete, with those inside of it."""
     table = outer.get(path.rpartition(".")[2], {})
     if not isinstance(table, Mapping):
         raise ConfigError(f"{origin.of(path)}: {path} must be a table, got {table!r}")
@@ -102,7 +100,6 @@ def _plain(outer: Mapping[str, Any], path: str, origin: Origin) -> Table:
 
 
 def _entries(table: Mapping[str, Any], path: str, maker: Any, label: str, origin: Origin) -> Table:
-    """The keys of a table and the tables inside of it, complete."""
     inside = {p.rpartition(".")[2]: p for p in TABLES if p.rpartition(".")[0] == path}
     skip = (*inside, *NESTED.get(path, ()))
     options = {k: v for k, v in table.items() if k not in skip}
