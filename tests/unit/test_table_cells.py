@@ -4,7 +4,6 @@ were agreed.
 
 import json
 
-import numpy as np
 import pytest
 import torch
 from published import write
@@ -276,30 +275,6 @@ def test_a_condition_is_what_pandas_says(load):
         assert data.targets.tolist() == labels, target
     data = load(rows, target="age > 0", columns={"*": "ordinal"})
     assert data.class_names == ("no", "yes") and "age" not in data.raw.heads
-
-
-def test_a_fitted_transformer_makes_the_inputs(load, tmp_path):
-    from sklearn.compose import make_column_transformer
-    from sklearn.impute import SimpleImputer
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import OneHotEncoder, StandardScaler
-
-    rows = "x,s,label\n1,m,0\n3,f,1\n,m,1\n"
-    numbers = make_pipeline(SimpleImputer(), StandardScaler())
-    transformer = make_column_transformer((numbers, ["x"]), (OneHotEncoder(), ["s"]))
-    refused(lambda: load(rows, preparation=transformer), "cannot transform its rows")
-    transformer.fit(pandas.read_csv(tmp_path / "t.csv")[["x", "s"]])
-    data = load(rows, preparation=transformer)
-    assert np.allclose(data.inputs[:, 0], [-1 / np.sqrt(2 / 3), 1 / np.sqrt(2 / 3), 0])
-    assert data.inputs[:, 1:].tolist() == [[0, 1], [1, 0], [0, 1]]
-    assert data.raw.about()["kind"] == "own"
-    refused(lambda: load(rows, preparation=transformer, missing=0), "preparation says it all")
-    code = "import pandas\nfrom sklearn.preprocessing import StandardScaler\n"
-    code += "scaler = StandardScaler().fit(pandas.DataFrame({'x': [1.0, 3.0]}))\n"
-    (tmp_path / "prep.py").write_text(code)
-    words = ["data=table", "data.path=['t.csv']", "data.missing=drop", "data.target=label"]
-    words += ["data.partition=natural", "data.preparation=prep.py:scaler", "model.inputs=1"]
-    assert resolve("heart", words).data().inputs.tolist() == [[-1], [1]]
 
 
 # --------------------------------------------------------------------------------- agreed rules

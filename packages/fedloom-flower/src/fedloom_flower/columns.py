@@ -20,7 +20,7 @@ from fedloom.errors import ConfigError, DataError
 
 READ_FROM_ROWS = ("columns", "missing", "standardise")  # options of `table` that look at rows
 _SCALE = ("per_client", "missing", "standardise", "ddof")  # what each site does with its own
-_AGREED = ("inputs", "text", "rules", "class_names", "preparation", "columns", *_SCALE)
+_AGREED = ("inputs", "text", "rules", "class_names", "columns", *_SCALE)
 # where rows are and whose: each site's own. All other keys come from run.toml, today's and to come
 SITES_OWN = ("partition", "seed", "tests", "path", "client", "test", "data_dir", "download")
 _HELD_OUT = ({"test"}, {"date", "test_from"}, {"test_share", "test_seed"})  # ways to say test rows

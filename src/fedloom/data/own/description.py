@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # options of `table` that tell what columns become, and which other files are for tests
 _BECOMES = {
-    *("columns", "missing", "standardise", "ddof", "per_client", "rules", "preparation", "text"),
+    *("columns", "missing", "standardise", "ddof", "per_client", "rules", "text"),
     "test",
 }
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)

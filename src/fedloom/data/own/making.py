@@ -1,21 +1,17 @@
 """From the rows of tables to a model's inputs: as they are, by rules or what is found in training
-rows of all clients or of each, as words, or by a transformer of scikit-learn's kind.
+rows of all clients or of each, or as words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.core.own_parts import find, is_own
-from fedloom.data.own.cells import empty
-from fedloom.data.own.columns import Table, first_line, numbers_of, text_cells, words_of
+from fedloom.data.own.columns import Table, numbers_of, text_cells, words_of
 from fedloom.data.own.files import parts_of
 from fedloom.data.own.fitting import DROP, FitOptions, Kinds, kinds_in, no_rule
 from fedloom.data.own.preparation import Preparation, Rules, preparation_of
@@ -23,16 +19,7 @@ from fedloom.data.raw_inputs import Columns, Raw
 from fedloom.errors import DataError
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
-
-
-@runtime_checkable
-class Transformer(Protocol):
-    """A fitted transformer, as scikit-learn's."""
-
-    def transform(self, frame: Any) -> Any:
-        """Rows of a data frame -> inputs (n, k)."""
-        ...
+    from pandas import Series
 
 
 @dataclass(frozen=True)
@@ -69,18 +56,6 @@ class PerClient(Raw):
 
 
 @dataclass(frozen=True)
-class Transformed(Raw):
-    """What a transformer of the user's makes of columns."""
-
-    name: str
-    columns: tuple[str, ...]
-
-    def about(self) -> dict[str, Any]:
-        """Kind "own": no file can hold the transformer."""
-        return {"kind": "own", "transform": self.name, "columns": list(self.columns)}
-
-
-@dataclass(frozen=True)
 class Making:
     """How inputs are made; see `table`. Raises DataError for options that do not go together."""
 
@@ -92,7 +67,6 @@ class Making:
     columns: Kinds | None = None
     per_client: bool = False
     rules: Rules = ()
-    preparation: Any = None
 
     def __post_init__(self) -> None:
         missing, standardise = self.fit_options.missing, self.fit_options.standardise
@@ -107,10 +81,11 @@ class Making:
             fitted = {"columns": fitted["columns"]}
         if self.rules:
             preparation_of(self.rules)  # refuses rules that cannot be
-            _refuse_besides({"inputs": self.inputs, "text": self.text} | fitted, "rules")
-        if self.preparation is not None:
-            others = {"rules": self.rules, "text": self.text, "per_client": self.per_client}
-            _refuse_besides(others | fitted, "preparation")
+            for name, value in ({"inputs": self.inputs, "text": self.text} | fitted).items():
+                if not (value is None or value is False or value in ((), [])):
+                    raise DataError(
+                        f"rules and {name} are both given: rules say it all; keep one of them"
+                    )
         if self.text is not None and self.inputs:
             raise DataError("inputs and text are both given; keep one of them")
 
@@ -121,21 +96,7 @@ class Making:
             return [str(rule.get("name", "")) for rule in self.rules]
         if self.text is not None:
             return [self.text]
-        return [*self.inputs] or [*getattr(self.transformer, "feature_names_in_", ())]
-
-    @cached_property
-    def transformer(self) -> Any:
-        """The preparation, which a function of a user's file may make."""
-        preparation = self.preparation
-        if is_own(preparation):
-            preparation = find(preparation)
-            preparation = preparation if isinstance(preparation, Transformer) else preparation()
-        if preparation is not None and not isinstance(preparation, Transformer):
-            raise DataError(
-                f"preparation is a {type(preparation).__name__} and has no transform(); give a "
-                "fitted transformer of scikit-learn, or FILE.py:NAME of one"
-            )
-        return preparation
+        return [*self.inputs]
 
     def of(
         self, tables: Sequence[Table], names: Sequence[str], clients: Sequence[Series | None]
@@ -143,8 +104,6 @@ class Making:
         """The inputs of the training rows and perhaps of test rows. clients: whose each row of each
         table is; None if all are one's. Raises DataError naming file, column and row.
         """
-        if self.preparation is not None:
-            return self._transformed(tables, names)
         if self.text is not None:
             return words_of(tables, self.text, self.length, self.vocabulary)
         if self.rules or self.columns or self._finds:
@@ -166,43 +125,3 @@ class Making:
     @property
     def _finds(self) -> bool:
         return self.fit_options.missing not in (None, DROP) or bool(self.fit_options.standardise)
-
-    def _transformed(
-        self, tables: Sequence[Table], names: Sequence[str]
-    ) -> tuple[list[Tensor], Raw]:
-        tensors, transformer = [], self.transformer
-        for table in tables:
-            try:
-                output = transformer.transform(_numeric(table, names))
-                array = np.asarray(getattr(output, "toarray", lambda output=output: output)())
-                tensors.append(torch.from_numpy(array.astype(np.float32)))
-            except (TypeError, ValueError, KeyError, AttributeError) as error:
-                raise DataError(
-                    f"{table.where}: the preparation, a {type(transformer).__name__}, cannot "
-                    f"transform its rows: {first_line(error)}"
-                ) from error
-        return tensors, Transformed(type(transformer).__name__, tuple(names))
-
-
-def _refuse_besides(options: Mapping[str, Any], option: str) -> None:
-    """Raise DataError for an option of `table` that another one, `option`, decides."""
-    for name, value in options.items():
-        if not (value is None or value is False or value == () or value == []):
-            message = f"{option} and {name} are both given: {option} say"
-            message += "" if option.endswith("s") else "s"
-            raise DataError(f"{message} it all; keep one of them")
-
-
-def _numeric(table: Table, names: Sequence[str]) -> DataFrame:
-    """Columns as a transformer expects them: numbers as numbers, texts as texts, an empty cell as
-    NaN.
-    """
-    import pandas
-
-    columns = {}
-    for name in names:
-        cells = table.of(name).reset_index(drop=True)
-        texts = len(text_cells(cells)) > 0
-        cells = cells.mask(empty(cells))
-        columns[name] = cells if texts else pandas.to_numeric(cells)
-    return pandas.DataFrame(columns)

@@ -28,7 +28,7 @@ from fedloom.data.own.columns import (
 from fedloom.data.own.conditions import ANSWERS, columns_in, is_condition, with_condition
 from fedloom.data.own.files import FILE, Paths, files_of, joined_files, parts_of, several, stem
 from fedloom.data.own.fitting import DROP, FitOptions
-from fedloom.data.own.making import Making, Transformer
+from fedloom.data.own.making import Making
 from fedloom.data.own.preparation import Preparation, Rules
 from fedloom.data.own.reading import Reading
 from fedloom.data.own.row_checks import refuse_twice, warn_of_one_class
@@ -73,7 +73,6 @@ def table(
     test_share: ShareBelow1 = 0.0,
     test_seed: NonNegativeInt = 0,
     patient: str | None = None,
-    preparation: Transformer | str | None = None,
     identity: Sequence[str] = (),
     recode: Mapping[str, Mapping[str, str]] | None = None,
     sheet: str = "",
@@ -93,12 +92,12 @@ def table(
     median, most_frequent or a value, for all or by column; or drop, and such rows are left out.
     standardise: numbers less their mean, divided by their deviation (n - ddof); with_categories,
     all inputs. Both are found in the training rows of all clients, or per_client in each one's own.
-    Or rules and class_names, which fix them (fedloom.data.own.preparation); or preparation, a
-    fitted transformer of scikit-learn. test: files of test rows; or date, a column, and test_from,
-    their first day; or test_share of each client's rows, with the classes' shares, drawn from
-    test_seed. patient: a column in which nobody may be twice at a client; identity: columns that
-    say who somebody is anywhere, as ["name", "birth"]: `fedloom describe` compares sites by them,
-    and they are no inputs. Raises DataError naming file, column and row.
+    Or rules and class_names, which fix them (fedloom.data.own.preparation). test: files of test
+    rows; or date, a column, and test_from, their first day; or test_share of each client's rows,
+    with the classes' shares, drawn from test_seed. patient: a column in which nobody may be twice
+    at a client; identity: columns that say who somebody is anywhere, as ["name", "birth"]:
+    `fedloom describe` compares sites by them, and they are no inputs. Raises DataError naming file,
+    column and row.
     """
     options = {**locals()}
     if isinstance(partition, str | os.PathLike | list | tuple):  # the path came first
