@@ -124,7 +124,7 @@ def test_no_file_stays_open_behind_an_error(tmp_path):
     arrays(tmp_path / "archive", inputs=[[1.0]], targets=[0])
     whole = (tmp_path / "archive" / "data.npz").read_bytes()
     cases = [("data.npz", whole[: len(whole) // 2]), ("data.npz", whole[:8])]
-    cases += [("inputs.npy", whole), ("inputs.npy", b"")]
+    cases += [("inputs.npy", whole[:40]), ("inputs.npy", b"")]
     for kind in ("png", "jpeg", "gif", "bmp"):
         Image.new("L", (9, 9), 7).save(begun := io.BytesIO(), kind)
         cases.append((f"cat/1.{kind}", begun.getvalue()[:40]))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.user_paths import user_path
-from fedloom.data.own.npy import read_npz
+from fedloom.data.own import npy
 from fedloom.errors import DataError
 
 _COUNTED = 100_000  # clients whose labels are counted at once
@@ -131,7 +131,7 @@ def read_arrays(path: str | PathLike[str]) -> dict[str, Tensor]:
     Raises DataError for a file that cannot be read or lacks these two.
     """
     try:
-        arrays = read_npz(user_path(path))
+        arrays = npy.read_arrays(user_path(path))
     except ValueError as error:
         raise DataError(f"{path} is not a readable .npz file of index lists: {error}") from error
     for name, array in arrays.items():

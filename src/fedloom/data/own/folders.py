@@ -17,7 +17,7 @@ from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
 from fedloom.data.own.columns import warn_of_look_alikes
 from fedloom.data.own.in_memory import join
-from fedloom.data.own.npy import read_npy, read_npz
+from fedloom.data.own.npy import read_arrays
 from fedloom.data.partition.without_labels import natural
 from fedloom.data.pictures import open_picture
 from fedloom.data.raw_inputs import Resized
@@ -102,10 +102,9 @@ def _arrays(client: Path) -> dict[str, Part]:
     """The arrays of a client, training and perhaps test."""
     values: dict[str, Any] = {}
     try:
-        if (client / "data.npz").is_file():
-            values = read_npz(client / "data.npz")
-        else:
-            values = {path.stem: read_npy(path) for path in sorted(client.glob("*.npy"))}
+        whole = client / "data.npz"
+        for path in [whole] if whole.is_file() else sorted(client.glob("*.npy")):
+            values |= read_arrays(path)
     except ValueError as error:
         raise DataError(f"arrays in {client} are damaged: {error}") from error
     out: dict[str, Part] = {}
