@@ -13,7 +13,8 @@ pytest.importorskip("sklearn", reason="the extra tables is not installed")
 from fedloom.config import resolve
 from fedloom.data import heart, iid, tcga
 from fedloom.data.published import heart as hospitals
-from fedloom.data.published import tcga as regions
+from fedloom.data.published.catalogue import CATALOGUE
+from fedloom.data.published.tcga import REGIONS
 from support.refusals import refused
 
 # flamby.md, section 13: the first row of cleveland, scaled
@@ -69,12 +70,13 @@ def test_survival_times_are_two_columns(tmp_path, monkeypatch):
     folds = [f"P{i},x,{'test' if i > 5 else 'train'}_{i % 6}" for i in range(12)]
     texts = ["\n".join(["pid,age,race,E,T", *rows]), "\n".join(["pid,fold,fold2", *folds[::-1]])]
     files = []
-    for file, text in zip(regions.FILES, texts, strict=True):
+    for file, text in zip(CATALOGUE["tcga"].files, texts, strict=True):
         write(tmp_path / "tcga-brca" / file.name, text)
         files.append(dataclasses.replace(file, md5=hashlib.md5(text.encode()).hexdigest()))
-    monkeypatch.setattr(regions, "FILES", files)
+    entry = dataclasses.replace(CATALOGUE["tcga"], files=tuple(files))
+    monkeypatch.setitem(CATALOGUE, "tcga", entry)
     data = tcga(data_dir=tmp_path)
-    assert data.client_names == regions.REGIONS and data.sizes.tolist() == [1] * 6
+    assert data.client_names == REGIONS and data.sizes.tolist() == [1] * 6
     assert data.inputs.tolist() == [[50 + i, i % 2] for i in range(6)], "in the order of the file"
     assert data.targets.tolist() == [[100.5 * i, i % 2] for i in range(6)]
     assert data.test_inputs[data.test_clients.of(1)].tolist() == [[57, 1]]

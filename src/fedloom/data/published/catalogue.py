@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from fedloom.data.published.download import PublishedFile, fetch, fetch_archive
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """A published set. place: its folder below the root, "" if it has none; home: where it is
-    published; files, archive: to download; an archive holds the files.
+    published; files, archive: to download; an archive holds the files. by_hand: the user fetches
+    the files. counts: what a whole copy has of these units, where there are no checksums.
     """
 
     name: str
@@ -23,11 +24,14 @@ class Entry:
     place: str = ""
     files: tuple[PublishedFile, ...] = ()
     archive: PublishedFile | None = None
+    by_hand: bool = False
+    counts: Sequence[Sequence[int]] = ()
+    units: Sequence[str] = ()
 
     @property
     def downloads(self) -> bool:
         """True if it can be downloaded."""
-        return bool(self.files or self.archive)
+        return bool(self.files or self.archive) and not self.by_hand
 
 
 def _entry(name: str, record: Mapping[str, Any]) -> Entry:
@@ -35,13 +39,13 @@ def _entry(name: str, record: Mapping[str, Any]) -> Entry:
         packed, plain = (sums, "") if isinstance(sums, str) else sums
         return PublishedFile(name=name, md5=packed, md5_plain=plain, url=url)
 
-    home, archive, files = record["home"], None, record.get("files", {})
+    home, archive, alone = record["home"], None, not record.get("by_hand", False)
     for packed, md5 in record.get("archive", {}).items():
-        home = f"{home}/{packed}"
+        home, alone = f"{home}/{packed}", False
         archive = file(packed, md5, home)
-    published = [file(n, sums, home if archive else f"{home}/{n}") for n, sums in files.items()]
-    fields = {"home": home, "files": tuple(published), "archive": archive}
-    return Entry(name=name, about=record["about"], place=record.get("place", ""), **fields)
+    sums = record.get("files", {}).items()
+    files = tuple(file(n, md5, f"{home}/{n}" if alone else home) for n, md5 in sums)
+    return Entry(**{**record, "name": name, "home": home, "files": files, "archive": archive})
 
 
 def _read() -> dict[str, Entry]:

@@ -12,24 +12,11 @@ from fedloom.data.federated import FederatedData
 from fedloom.data.own.columns import Table, numbers_of, present
 from fedloom.data.own.reading import Reading
 from fedloom.data.partition.without_labels import natural
-from fedloom.data.published.download import DataDir, PublishedFile, data_root, fetch
+from fedloom.data.published.catalogue import CATALOGUE, fetch_set
+from fedloom.data.published.download import DataDir, data_root
 from fedloom.data.raw_inputs import Columns
 
-FOLDER = "tcga-brca"
-HOME = "https://github.com/owkin/FLamby/tree/main/flamby/datasets/fed_tcga_brca"
 REGIONS = ("Northeast", "South", "West", "Midwest", "Europe", "Canada")  # FLamby's 0 to 5
-FILES = (
-    PublishedFile(
-        name="brca.csv",
-        md5="989df4ddec084f749d9593146d7ba92f",
-        url=f"{HOME} (brca.csv), after you have accepted the terms of the GDC",
-    ),
-    PublishedFile(
-        name="train_test_split.csv",
-        md5="e648057e47463ee7763924d779cd7f2d",
-        url=f"{HOME} (dataset_creation_scripts/train_test_split.csv)",
-    ),
-)
 
 
 def tcga(
@@ -47,8 +34,8 @@ def tcga(
     Source: Liu et al., Cell 2018; prepared and divided as in du Terrail et al., FLamby, NeurIPS
     2022.
     """
-    folder = data_root(data_dir) / FOLDER
-    patients, folds = (Reading().table(fetch(f, folder, download=False)) for f in FILES)
+    files = fetch_set(CATALOGUE["tcga"], data_root(data_dir), download=False)
+    patients, folds = map(Reading().table, files)
     fold = dict(zip(present(folds, "pid"), present(folds, "fold2"), strict=True))
     assigned = patients.of("pid").map(fold)
     table = Table(patients.where, patients.frame[assigned.notna()])
