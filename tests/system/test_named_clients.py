@@ -237,7 +237,7 @@ def test_factors_of_rates_and_parts_of_clients_on_the_command_line(fedloom, tmp_
     words = ["run", "rounds=1", "cohort=1.0", "algorithm=fedavg", "data=table"]
     words += ["model=logistic", "model.inputs=1", "model.classes=2"]
     words += [f"data.{word}" for word in data.split()]
-    fedloom(*words, "data.parts=2", "data.parts_alpha=0.5", "--out", "a", "--quiet")
+    fedloom(*words, "data.parts=2", "--out", "a", "--quiet")
     about = record("a", "partition")
     assert sorted(about["client_names"]) == sorted(f"{n}/{k}" for n in NAMES for k in (0, 1))
     assert sum(about["sizes"]) == 42
@@ -246,7 +246,6 @@ def test_factors_of_rates_and_parts_of_clients_on_the_command_line(fedloom, tmp_
         ("local.lr_by_client={rome=0.5}", "local.lr_by_client names client 'rome'"),
         ("local.lr_by_client=[1, 2]", "local.lr_by_client has 2 numbers for 3 clients"),
         ("local.lr_by_client={lyon=0}", "local.lr_by_client must be a list of one per client"),
-        ("data.parts_alpha=0.5", "give partition.parts, from 2, too"),
         ("data.parts=40", "cannot share"),
     ):
         output = fedloom(*words, word, "--out", "c", code=2).output

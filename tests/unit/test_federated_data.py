@@ -319,17 +319,14 @@ def test_clients_take_their_own_tests_along():
     assert len({tuple(k.tolist()) for k in kept}) == 5, "which ones are kept is the seed's"
 
 
-@pytest.mark.parametrize("alpha", [None, 0.3])
-def test_each_makers_samples_are_divided_again(alpha):
+def test_each_makers_samples_are_divided_again():
     arrays = Arrays(
         name="sites", inputs=torch.arange(90.0)[:, None], targets=torch.arange(90) // 3 % 2,
         test_inputs=torch.arange(30.0)[:, None], test_targets=torch.arange(30) // 3 % 2,
         owners=torch.arange(90) % 3, test_owners=torch.arange(30) % 3,
         owner_names=["a", "b", "c"], by="sites",
     )  # fmt: skip
-    data, again, other = (
-        arrays.divided(natural(parts=2, parts_alpha=alpha), seed) for seed in (1, 1, 2)
-    )
+    data, again, other = (arrays.divided(natural(parts=2), seed) for seed in (1, 1, 2))
     assert data.client_names == ("a/0", "a/1", "b/0", "b/1", "c/0", "c/1")
     whole = arrays.divided(natural(), 0).clients
     for maker in range(3):

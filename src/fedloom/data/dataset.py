@@ -13,7 +13,6 @@ from torch import Tensor
 from fedloom.core.rng import key
 from fedloom.data.client_indices import Partition, Ragged, as_lists
 from fedloom.data.federated import FederatedData
-from fedloom.data.partition.dirichlet import dirichlet
 from fedloom.data.partition.without_labels import iid, natural
 from fedloom.data.raw_inputs import Raw
 from fedloom.data.transforms import Transform
@@ -56,8 +55,8 @@ class Arrays:
                 partition.split(self.targets, seed)  # refuses, and says what to do
                 raise AssertionError
             if partition.parts > 1:
-                whole = dataclasses.replace(partition, parts=1, parts_alpha=None)
-                data = self._in_parts(partition, seed).divided(whole, seed)
+                whole = dataclasses.replace(partition, parts=1)
+                data = self._in_parts(partition.parts, seed).divided(whole, seed)
                 about = {**data.about, "partition": partition.about()}
                 return dataclasses.replace(data, about=about)
             clients, selected = partition.choose(self.owners, self.by, seed)
@@ -87,11 +86,10 @@ class Arrays:
             client_names=names,
         )
 
-    def _in_parts(self, partition: natural, seed: int) -> Arrays:
+    def _in_parts(self, parts: int, seed: int) -> Arrays:
         """The samples of each maker as those of several, its parts."""
         assert self.owners is not None
-        parts, alpha = partition.parts, partition.parts_alpha
-        within = iid(parts) if alpha is None else dirichlet(alpha, clients=parts)
+        within = iid(parts)
         owners = torch.where(self.owners < 0, -1, self.owners * parts)
         tests = self.test_owners
         tests = None if tests is None else torch.where(tests < 0, -1, tests * parts)

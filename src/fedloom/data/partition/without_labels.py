@@ -21,7 +21,6 @@ from fedloom.core.user_paths import user_path
 from fedloom.data.client_indices import Ragged, Split
 from fedloom.data.client_test_sets import proportional
 from fedloom.data.partition.base import (
-    Alpha,
     Clients,
     NamedPartition,
     check_enough,
@@ -121,8 +120,7 @@ class natural(NamedPartition):
     min_size: leave out makers with fewer training samples. clients: keep this many, drawn at random
     by the seed; all by default. A client keeps its own test samples, if the data have them, and
     those of all clients together are the test set. parts: each maker's samples are divided again,
-    among so many clients ("lyon/0", "lyon/1"), at random or, with parts_alpha, by a Dirichlet
-    distribution of their labels. Raises DataError when there are too few.
+    among so many clients ("lyon/0", "lyon/1"), at random. Raises DataError when there are too few.
 
     Source: LEAF, Caldas et al. 2018.
 
@@ -134,15 +132,6 @@ class natural(NamedPartition):
     clients: PositiveInt | None = hyper(None, "clients to keep, drawn by the seed; none: all")
     min_size: PositiveInt = hyper(1, "fewest training samples of a client that is kept")
     parts: PositiveInt = hyper(1, "clients that share the samples of a maker")
-    parts_alpha: Alpha | None = hyper(None, "Dirichlet's, among a maker's parts; none: at random")
-
-    def __post_init__(self) -> None:
-        if self.parts_alpha is not None and self.parts == 1:
-            raise DataError(
-                f"partition.parts_alpha = {self.parts_alpha} divides the samples of a maker among "
-                "its parts; give partition.parts, from 2, too, or take partition dirichlet for all "
-                "samples"
-            )
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
         """Refuse: labels do not say who made a sample. A data set with owners calls `choose`."""
@@ -184,9 +173,8 @@ class natural(NamedPartition):
 
     def about(self) -> dict[str, Any]:
         """Describe the partition, fit for JSON."""
-        options = super().about()
-        defaults = {"clients": None, "parts": 1, "parts_alpha": None}
-        return {key: value for key, value in options.items() if defaults.get(key, ...) != value}
+        defaults = {"clients": None, "parts": 1}
+        return {k: v for k, v in super().about().items() if defaults.get(k, ...) != v}
 
 
 class writers(natural):
