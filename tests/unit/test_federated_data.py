@@ -20,7 +20,7 @@ from fedloom.data import (
     iid,
     natural,
 )
-from fedloom.data.dataset import Arrays
+from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import Roll
 from fedloom.data.heterogeneity import by_client
 from support.refusals import refused
@@ -301,12 +301,15 @@ def test_natural_clients_are_the_owners_with_enough(owners, least, seed):
     refused(lambda: choose(clients=len(enough) + 1), f"there are {len(enough)} people")
 
 
+MAKERS, TESTED = [4, 2, 4, 9, 2, 4], [9, 4, 7, 4, 9]
+
+
 def test_clients_take_their_own_tests_along():
     arrays = Arrays(
-        name="a", inputs=torch.arange(6.0)[:, None], targets=torch.tensor([0, 1, 0, 1, 0, 1]),
-        test_inputs=torch.arange(10.0, 15)[:, None], test_targets=torch.tensor([0, 1, 0, 1, 1]),
-        owners=torch.tensor([4, 2, 4, 9, 2, 4]), test_owners=torch.tensor([9, 4, 7, 4, 9]),
-    )  # fmt: skip
+        name="a",
+        train=Samples(torch.arange(6.0)[:, None], torch.arange(6) % 2, torch.tensor(MAKERS)),
+        test=Samples(torch.arange(10.0, 15)[:, None], torch.ones(5).long(), torch.tensor(TESTED)),
+    )
     data = arrays.divided(natural(min_size=2), seed=0)
     assert data.sizes.tolist() == [2, 3], "2 and 4; 9 has one sample only"
     assert data.test_inputs.flatten().tolist() == [11, 13]
@@ -321,11 +324,12 @@ def test_clients_take_their_own_tests_along():
 
 def test_each_makers_samples_are_divided_again():
     arrays = Arrays(
-        name="sites", inputs=torch.arange(90.0)[:, None], targets=torch.arange(90) // 3 % 2,
-        test_inputs=torch.arange(30.0)[:, None], test_targets=torch.arange(30) // 3 % 2,
-        owners=torch.arange(90) % 3, test_owners=torch.arange(30) % 3,
-        owner_names=["a", "b", "c"], by="sites",
-    )  # fmt: skip
+        name="sites",
+        train=Samples(torch.arange(90.0)[:, None], torch.zeros(90).long(), torch.arange(90) % 3),
+        test=Samples(torch.arange(30.0)[:, None], torch.zeros(30).long(), torch.arange(30) % 3),
+        owner_names=["a", "b", "c"],
+        by="sites",
+    )
     data, again, other = (arrays.divided(natural(parts=2), seed) for seed in (1, 1, 2))
     assert data.client_names == ("a/0", "a/1", "b/0", "b/1", "c/0", "c/1")
     whole = arrays.divided(natural(), 0).clients
@@ -343,5 +347,5 @@ def test_natural_is_refused_where_nobody_made_the_samples():
     refused(lambda: natural().split(torch.zeros(3), 0), "femnist", "iid")
     refused(lambda: natural(clients=0), "clients must be")
     refused(lambda: natural(min_size=0), "min_size must be")
-    plain = Arrays(name="a", inputs=torch.zeros(2, 1), targets=torch.zeros(2))
+    plain = Arrays(name="a", train=Samples(torch.zeros(2, 1), torch.zeros(2)))
     refused(lambda: plain.divided(natural(), 0), "who made each sample")

@@ -1,11 +1,11 @@
-"""From the arrays of a data set, and the owners of the samples, to a federation."""
+"""From the samples of a data set, and their owners, to a federation."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,22 +19,52 @@ from fedloom.data.transforms import Transform
 from fedloom.errors import DataError
 
 
+class Samples(NamedTuple):
+    """Inputs and targets (n, ...), and the maker of each sample, (n,) int64; -1: no client may have
+    it (a window of text with two speakers).
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    owners: Tensor | None = None
+
+    def at(self, rows: Tensor) -> Samples:
+        """The samples of these rows; the same arrays where these are all rows in their order."""
+        if len(rows) == len(self.inputs) and bool((rows.diff() > 0).all()):
+            return self
+        owners = None if self.owners is None else self.owners[rows]
+        return Samples(self.inputs[rows], self.targets[rows], owners)
+
+    def split(self, test: Tensor) -> tuple[Samples, Samples]:
+        """The samples to train on and those to test on; test: booleans (n,)."""
+        return self.at((~test).nonzero().flatten()), self.at(test.nonzero().flatten())
+
+    def owned(self) -> Tensor | None:
+        """The rows that a client may have; None: all."""
+        return None if self.owners is None else (self.owners >= 0).nonzero().flatten()
+
+    def of(self, makers: Tensor) -> tuple[Samples, Ragged | None]:
+        """The samples of these makers (ascending), and the list of each; all samples and None if
+        nothing says who made them.
+        """
+        if self.owners is None:
+            return self, None
+        positions = torch.searchsorted(makers, self.owners).clamp_max(len(makers) - 1)
+        rows = (makers[positions] == self.owners).nonzero().flatten()
+        order = rows[torch.argsort(positions[rows], stable=True)]
+        sizes = torch.bincount(positions[rows], minlength=len(makers))
+        return self.at(order), Ragged.from_sizes(sizes, torch.arange(len(order)))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Arrays:
-    """A data set before it is divided among clients.
-
-    owners, test_owners: (n,) int64, the maker of each sample; -1: no client may have it (a window
-    of text with two speakers). by: what the owners are, in the plural. owner_names: of owner 0, 1,
-    ..., if they have names. details: further entries of `about`.
+    """A data set before it is divided among clients. by: what the owners are, in the plural.
+    owner_names: of owner 0, 1, ..., if they have names. details: further entries of `about`.
     """
 
     name: str
-    inputs: Tensor
-    targets: Tensor
-    test_inputs: Tensor | None = None
-    test_targets: Tensor | None = None
-    owners: Tensor | None = None
-    test_owners: Tensor | None = None
+    train: Samples
+    test: Samples | None = None
     by: str = "owners"
     owner_names: Sequence[str] = ()
     class_names: tuple[str, ...] = ()
@@ -44,40 +74,43 @@ class Arrays:
 
     def divided(self, partition: Partition, seed: int) -> FederatedData:
         """Divide the samples by a partition. Raises DataError for one that does not fit."""
-        names: tuple[str, ...] = ()
         if not hasattr(partition, "about"):
             raise DataError(
                 f"a {type(partition).__name__} is no partition, which has split(targets, seed) and "
                 "about(); for lists of indices give by_lists([[4, 2], [0, 1]])"
             )
-        if isinstance(partition, natural):
-            if self.owners is None:
-                partition.split(self.targets, seed)  # refuses, and says what to do
-                raise AssertionError
-            if partition.parts > 1:
-                whole = dataclasses.replace(partition, parts=1)
-                data = self._in_parts(partition.parts, seed).divided(whole, seed)
-                about = {**data.about, "partition": partition.about()}
-                return dataclasses.replace(data, about=about)
-            clients, selected = partition.choose(self.owners, self.by, seed)
-            test, tests = self._tests_of(selected)
-            if self.owner_names:
-                names = tuple(self.owner_names[owner] for owner in selected.tolist())
+        train, test, tests, names = self.train, self.test, None, ()
+        if not isinstance(partition, natural):
+            usable = train.owned()
+            targets = train.targets if usable is None else train.targets[usable]
+            clients = as_lists(partition.split(targets, seed), partition)
+            if usable is not None:
+                clients = Ragged(clients.offsets, usable[clients.indices])
+            if test is not None and (usable := test.owned()) is not None:
+                test = test.at(usable)
+        elif train.owners is None:
+            partition.split(train.targets, seed)  # refuses, and says what to do
+            raise AssertionError
+        elif partition.parts > 1:
+            whole = dataclasses.replace(partition, parts=1)
+            data = self._in_parts(partition.parts, seed).divided(whole, seed)
+            return dataclasses.replace(data, about={**data.about, "partition": partition.about()})
         else:
-            clients = self._split(partition, seed)
-            test, tests = self._test_samples(), None
-        inputs, targets = _pick(self.test_inputs, test), _pick(self.test_targets, test)
-        tested = inputs is not None and len(inputs) > 0
+            clients, makers = partition.choose(train.owners, self.by, seed)
+            if test is not None:
+                test, tests = test.of(makers)
+            if self.owner_names:
+                names = tuple(self.owner_names[maker] for maker in makers.tolist())
+        tested = test is not None and len(test.inputs) > 0
         about = {"source": self.name, **self.details}
-        if self.transform is not None:
-            about |= self.transform.about()
+        about |= {} if self.transform is None else self.transform.about()
         return FederatedData(
             name=self.name,
-            inputs=self.inputs,
-            targets=self.targets,
+            inputs=train.inputs,
+            targets=train.targets,
             clients=clients,
-            test_inputs=inputs if tested else None,
-            test_targets=targets if tested else None,
+            test_inputs=test.inputs if test is not None and tested else None,
+            test_targets=test.targets if test is not None and tested else None,
             test_clients=tests if tested else None,
             class_names=self.class_names,
             about=about | {"partition": partition.about(), "seed": seed},
@@ -88,63 +121,33 @@ class Arrays:
 
     def _in_parts(self, parts: int, seed: int) -> Arrays:
         """The samples of each maker as those of several, its parts."""
-        assert self.owners is not None
-        within = iid(parts)
-        owners = torch.where(self.owners < 0, -1, self.owners * parts)
-        tests = self.test_owners
-        tests = None if tests is None else torch.where(tests < 0, -1, tests * parts)
-        for maker in sorted({*self.owners.tolist()} - {-1}):
-            indices = (self.owners == maker).nonzero().flatten()
-            of_maker = key(seed, "partition", "parts", maker)
-            try:
-                _count_parts(owners, indices, within.split(self.targets[indices], of_maker))
-                if tests is not None and self.test_targets is not None:
-                    rows = (self.test_owners == maker).nonzero().flatten()
-                    labels = self.targets[indices], self.test_targets[rows]
-                    _count_parts(tests, rows, within.split_tests(*labels, of_maker))
-            except DataError as error:
-                name = self.owner_names[maker] if self.owner_names else maker
-                raise DataError(f"{self.by}, {name}: {error}") from None
-        names = [f"{name}/{part}" for name in self.owner_names for part in range(parts)]
-        details = {k: v for k, v in self.details.items() if k != "client_names"}
-        arrays = dataclasses.replace(self, owners=owners, test_owners=tests)
-        return dataclasses.replace(arrays, owner_names=names, details=details)
+        within, owners = iid(parts), self.train.owners
+        makers = [] if owners is None else sorted({*owners.tolist()} - {-1})
 
-    def _split(self, partition: Partition, seed: int) -> Ragged:
-        if self.owners is None or bool((self.owners >= 0).all()):
-            return as_lists(partition.split(self.targets, seed), partition)
-        usable = (self.owners >= 0).nonzero().flatten()
-        lists = as_lists(partition.split(self.targets[usable], seed), partition)
-        return Ragged(lists.offsets, usable[lists.indices])
+        def parted(samples: Samples, tests: bool) -> Samples:
+            if samples.owners is None:
+                return samples
+            owners = torch.where(samples.owners < 0, -1, samples.owners * parts)
+            for maker in makers:
+                rows = (samples.owners == maker).nonzero().flatten()
+                draw = key(seed, "partition", "parts", maker)
+                try:
+                    lists = within.split(rows, draw)
+                    if tests:
+                        lists = within.split_tests(rows, rows, draw)
+                except DataError as error:
+                    name = self.owner_names[maker] if self.owner_names else maker
+                    raise DataError(f"{self.by}, {name}: {error}") from None
+                owners[rows[lists.indices]] += lists.owners()
+            return samples._replace(owners=owners)
 
-    def _test_samples(self) -> Tensor | None:
-        """The test samples that count; None: all."""
-        if self.test_owners is None or bool((self.test_owners >= 0).all()):
-            return None
-        return (self.test_owners >= 0).nonzero().flatten()
-
-    def _tests_of(self, selected: Tensor) -> tuple[Tensor | None, Ragged | None]:
-        """The test samples of these owners, client by client, and how many each has."""
-        if self.test_owners is None:
-            return None, None
-        positions = torch.searchsorted(selected, self.test_owners).clamp_max(len(selected) - 1)
-        matches = selected[positions] == self.test_owners
-        rows = matches.nonzero().flatten()
-        order = rows[torch.argsort(positions[rows], stable=True)]
-        sizes = torch.bincount(positions[rows], minlength=len(selected))
-        if len(order) == len(self.test_owners) and bool((order.diff() > 0).all()):
-            return None, Ragged.from_sizes(sizes, torch.arange(len(order)))
-        return order, Ragged.from_sizes(sizes, torch.arange(len(order)))
-
-
-def _count_parts(owners: Tensor, rows: Tensor, lists: Ragged) -> None:
-    """Add to the owners of these rows the number of the list that each is in."""
-    for part in range(lists.count):
-        owners[rows[lists.of(part)]] += part
-
-
-def _pick(values: Tensor | None, rows: Tensor | None) -> Tensor | None:
-    return values if values is None or rows is None else values[rows]
+        return dataclasses.replace(
+            self,
+            train=parted(self.train, tests=False),
+            test=None if self.test is None else parted(self.test, tests=True),
+            owner_names=[f"{name}/{part}" for name in self.owner_names for part in range(parts)],
+            details={k: v for k, v in self.details.items() if k != "client_names"},
+        )
 
 
 def check_labels(labels: Tensor, classes: int, where: object) -> Tensor:

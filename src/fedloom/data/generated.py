@@ -9,7 +9,7 @@ from torch import Tensor
 from fedloom.core.hyper import NonNegative, PositiveInt, checked
 from fedloom.core.rng import key
 from fedloom.data.client_indices import Partition
-from fedloom.data.dataset import Arrays
+from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import FederatedData
 from fedloom.data.partition.without_labels import natural
 
@@ -39,17 +39,14 @@ def shapes(
     ([3, 3], torch.Size([6, 24, 24]), 3)
     """
     pictures = [_site(seed, i, samples + test_samples, size, noise) for i in range(sites)]
-    owners = torch.arange(sites)
-    train = [(x[:samples], y[:samples]) for x, y in pictures]
-    tests = [(x[samples:], y[samples:]) for x, y in pictures]
+    x, y = (torch.cat(arrays) for arrays in zip(*pictures, strict=True))
+    numbers = torch.arange(len(x))
+    each = samples + test_samples
+    train, tests = Samples(x, y, numbers // each).split(numbers % each >= samples)
     return Arrays(
         name="shapes",
-        inputs=torch.cat([x for x, _ in train]),
-        targets=torch.cat([y for _, y in train]),
-        test_inputs=torch.cat([x for x, _ in tests]),
-        test_targets=torch.cat([y for _, y in tests]),
-        owners=owners.repeat_interleave(samples),
-        test_owners=owners.repeat_interleave(test_samples),
+        train=train,
+        test=tests,
         by="sites",
         owner_names=[f"site{i}" for i in range(sites)],
         class_names=CLASSES,

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedloom.core.user_paths import user_path
 from fedloom.data.client_indices import Partition
-from fedloom.data.dataset import Arrays
+from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import FederatedData
 from fedloom.data.own.columns import warn_of_look_alikes
 from fedloom.data.own.in_memory import join
@@ -73,18 +72,11 @@ def folders(
         channels, moves = samples[0]["train"][0].shape[1], {"rotate": rotate, "crop": crop}
         transform = Images.centred(channels, mean, std, flip=flip, **moves)
     names = [client.name for client in clients]
-    inputs, targets, owners = _join(names, samples, "train", transform)
-    tests: tuple[Tensor | None, ...] = (None, None, None)
-    if any("test" in parts for parts in samples):
-        tests = _join(names, samples, "test", transform)
+    tested = any("test" in parts for parts in samples)
     return Arrays(
         name=root.name,
-        inputs=inputs,
-        targets=targets,
-        owners=owners,
-        test_inputs=tests[0],
-        test_targets=tests[1],
-        test_owners=tests[2],
+        train=_join(names, samples, "train", transform),
+        test=_join(names, samples, "test", transform) if tested else None,
         by="clients",
         owner_names=names,
         class_names=classes,
@@ -168,11 +160,11 @@ def _pictures(client: Path, classes: tuple[str, ...], size: int | None) -> dict[
 
 def _join(
     names: Sequence[str], samples: Sequence[dict[str, Part]], split: str, transform: Images | None
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Samples:
     """The samples of all clients, one after the other, and their owners. Raises DataError."""
     indices = [i for i, parts in enumerate(samples) if split in parts]
     where = [f"client {names[i]}" for i in indices]
     inputs, targets, lists = join([samples[i][split] for i in indices], where, transform=transform)
     for part, name in enumerate(where):
         check_finite(f"{name}: {split} inputs", inputs[lists.of(part)])
-    return inputs, targets, torch.tensor(indices)[lists.owners()]
+    return Samples(inputs, targets, torch.tensor(indices)[lists.owners()])

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedloom.core.extras import need
 from fedloom.core.user_paths import user_path
 from fedloom.data.client_indices import Partition
-from fedloom.data.dataset import Arrays
+from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import FederatedData
 from fedloom.data.own.columns import (
     Table,
@@ -229,16 +229,14 @@ def from_partitions(
         tables.append(_table(tests, "test", required, None, train))
     columns, raw = _inputs(tables, inputs, length, vocabulary)
     sizes = torch.tensor([len(table.frame) for table in train])
+    owners = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
     every = [*clients.values(), *([] if tests is None else [tests])]
     targets, classes = targets_of(tables, target, _joined_classes(every, target))
     has_names = not all(isinstance(client, int) for client in clients)
     return Arrays(
         name=name,
-        inputs=columns[0],
-        targets=targets[0],
-        owners=torch.repeat_interleave(torch.arange(len(sizes)), sizes),
-        test_inputs=columns[1] if len(columns) > 1 else None,
-        test_targets=targets[1] if len(targets) > 1 else None,
+        train=Samples(columns[0], targets[0], owners),
+        test=None if tests is None else Samples(columns[1], targets[1]),
         by="clients",
         owner_names=[str(client) for client in clients] if has_names else (),
         class_names=classes,

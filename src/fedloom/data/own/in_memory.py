@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from fedloom.data.client_indices import Partition, Ragged
-from fedloom.data.dataset import Arrays
+from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import FederatedData
 from fedloom.data.transforms import Transform, check_dtype
 from fedloom.data.unseen import Unseen
@@ -65,13 +65,15 @@ def from_clients(
         return join([arrays[i] for i in clients], where, dtype, transform)
 
     inputs, targets, clients = join_parts("client", parts, training)
-    test_inputs, test_targets = _test_arrays(test, dtype, transform)
+    common: Sequence[Any] = (None, None)
+    if test is not None:
+        common = _arrays(test, "test", dtype, transform)
     tests = unseen = None
     about: dict[str, Any] = {"source": name, **_not_counted(ignore)}
     about |= {} if transform is None else transform.about()
     about["partition"] = {"kind": "given", "clients": clients.count}
     if test_pairs is not None:
-        test_inputs, test_targets, tests = join_parts("client_tests", test_pairs, training)
+        *common, tests = join_parts("client_tests", test_pairs, training)
     if test_pairs is not None and new:
         unseen = Unseen(tuple(names[i] for i in new), *join_parts("client_tests", test_pairs, new))
         about["unseen"] = [*unseen.names]
@@ -80,8 +82,8 @@ def from_clients(
         inputs=inputs,
         targets=targets,
         clients=clients,
-        test_inputs=test_inputs,
-        test_targets=test_targets,
+        test_inputs=common[0],
+        test_targets=common[1],
         test_clients=tests,
         class_names=tuple(class_names),
         about=about,
@@ -160,14 +162,10 @@ def from_arrays(
     ([2, 2, 3, 3], None)
     """
     refuse_loader(inputs, "the data set")
-    rows, labels = _arrays((inputs, targets), "the data set", dtype, transform)
-    test_inputs, test_targets = _test_arrays(test, dtype, transform)
     return Arrays(
         name=name,
-        inputs=rows,
-        targets=labels,
-        test_inputs=test_inputs,
-        test_targets=test_targets,
+        train=Samples(*_arrays((inputs, targets), "the data set", dtype, transform)),
+        test=None if test is None else Samples(*_arrays(test, "test", dtype, transform)),
         class_names=tuple(class_names),
         transform=transform,
         details=_not_counted(ignore),
@@ -177,12 +175,6 @@ def from_arrays(
 def _not_counted(label: int | None) -> dict[str, Any]:
     """What `about` says of a label that does not count."""
     return {} if label is None else {"target_padding": label}
-
-
-def _test_arrays(
-    test: Any, dtype: torch.dtype, transform: Transform | None
-) -> tuple[Tensor | None, Tensor | None]:
-    return (None, None) if test is None else _arrays(test, "test", dtype, transform)
 
 
 def _arrays(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedloom.core.hyper import NonNegativeInt, ShareBelow1
 from fedloom.data.client_indices import Partition
-from fedloom.data.dataset import Arrays
+from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import FederatedData
 from fedloom.data.own.cells import Bools, empty, name_of
 from fedloom.data.own.columns import (
@@ -344,12 +344,8 @@ def dealt(
             tests = _test_owners(tables[1], client, names)
     arrays = Arrays(
         name=name,
-        inputs=inputs[0],
-        targets=targets[0],
-        test_inputs=inputs[1] if len(inputs) > 1 else None,
-        test_targets=targets[1] if len(targets) > 1 else None,
-        owners=owners,
-        test_owners=tests,
+        train=Samples(inputs[0], targets[0], owners),
+        test=Samples(inputs[1], targets[1], tests) if len(tables) > 1 else None,
         by="clients",
         owner_names=names,
         class_names=classes,

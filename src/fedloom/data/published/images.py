@@ -17,7 +17,7 @@ from torch import Tensor
 from fedloom.core.extras import install
 from fedloom.core.rng import key
 from fedloom.data.client_indices import Partition
-from fedloom.data.dataset import Arrays, check_labels
+from fedloom.data.dataset import Arrays, Samples, check_labels
 from fedloom.data.federated import FederatedData
 from fedloom.data.partition import dirichlet
 from fedloom.data.partition.base import Floats
@@ -31,7 +31,7 @@ from fedloom.data.transforms import Fill, Images
 from fedloom.errors import DataError
 
 # images (n, C, H, W) uint8, or (n, H, W), and labels (n,), of training and of testing; names
-Content = tuple[Tensor, Tensor, Tensor, Tensor, tuple[str, ...]]
+Content = tuple[Samples, Samples, tuple[str, ...]]
 _PARTS = ("train_inputs", "train_targets", "test_inputs", "test_targets")
 
 
@@ -60,9 +60,11 @@ def _read_idx(kind: ImageSet, paths: Sequence[Path]) -> Content:
                 f"{path} has shape {images.shape} and its labels {labels.shape}; expected (n, "
                 "rows, columns) and (n,)"
             )
-    train, test = (check_labels(_whole(arrays[i]), kind.classes, paths[i]) for i in (1, 3))
-    pictures, tests = (torch.from_numpy(arrays[i]) for i in (0, 2))
-    return pictures, train, tests, test, kind.class_names
+    train, test = (
+        Samples(torch.from_numpy(x), check_labels(_whole(y), kind.classes, path))
+        for x, y, path in zip(arrays[::2], arrays[1::2], paths[1::2], strict=True)
+    )
+    return train, test, kind.class_names
 
 
 def _whole(values: np.ndarray[Any, np.dtype[Any]]) -> Tensor:
@@ -74,9 +76,9 @@ def _read_cifar(kind: ImageSet, paths: Sequence[Path]) -> Content:
     *train, test, names = paths
     batches = [read_batch(path, kind.key + b"labels", kind.classes) for path in train]
     images, labels = (torch.cat(part) for part in zip(*batches, strict=True))
-    tests, test_labels = read_batch(test, kind.key + b"labels", kind.classes)
+    tests = Samples(*read_batch(test, kind.key + b"labels", kind.classes))
     classes = tuple(name.decode() for name in unpickled(names)[kind.key + b"label_names"])
-    return images, labels, tests, test_labels, classes
+    return Samples(images, labels), tests, classes
 
 
 # -------------------------------------------------------------------------------------- the entries
@@ -215,16 +217,14 @@ def load(
     paths = fetch_set(kind, root, download)
     raw = None if transform is not None else Pixels(255, kind.mean[0], kind.std[0])
     if raw is None:
-        inputs, labels, tests, test_labels, names = kind.read(kind, paths)
+        train, test, names = kind.read(kind, paths)
     else:
-        inputs, labels, tests, test_labels, names = _normalised(kind, root / kind.place, paths, raw)
+        train, test, names = _normalised(kind, root / kind.place, paths, raw)
+    owners = _writers(kind, train.targets, partition, root, download)
     return Arrays(
         name=kind.name,
-        inputs=inputs,
-        targets=labels,
-        test_inputs=tests,
-        test_targets=test_labels,
-        owners=_writers(kind, labels, partition, root, download),
+        train=train._replace(owners=owners),
+        test=test,
         by="writers",
         class_names=names,
         transform=transform,
@@ -237,8 +237,8 @@ def _normalised(kind: ImageSet, folder: Path, paths: Sequence[Path], raw: Pixels
     """The content with images (n, 1, H, W) as floats, which are prepared once."""
 
     def make(new: New) -> None:
-        parts = kind.read(kind, paths)[:4]
-        for name, part in zip(_PARTS, parts, strict=True):
+        train, test, _ = kind.read(kind, paths)
+        for name, part in zip(_PARTS, (*train[:2], *test[:2]), strict=True):
             image = part.ndim == 3
             stored = raw.store(part).unsqueeze(1) if image else part
             new(name, tuple(stored.shape), stored.numpy().dtype)[...] = stored.numpy()
@@ -246,8 +246,8 @@ def _normalised(kind: ImageSet, folder: Path, paths: Sequence[Path], raw: Pixels
     # what `make` does with the same files changes with these
     version = f"floats-1-{raw.scale:g}-{raw.mean:g}-{raw.std:g}"
     arrays = prepared(folder, version, paths, make)
-    train, labels, tests, test_labels = (torch.from_numpy(arrays[name]) for name in _PARTS)
-    return train, labels, tests, test_labels, kind.class_names
+    x, y, test_x, test_y = (torch.from_numpy(arrays[name]) for name in _PARTS)
+    return Samples(x, y), Samples(test_x, test_y), kind.class_names
 
 
 def _writers(
@@ -294,12 +294,11 @@ def digits(
         # a class keeps at least one sample for training
         test_count = min(round(test_share * len(rows)), len(rows) - 1)
         test[rows[torch.from_numpy(order[:test_count])]] = True
+    train, tests = Samples(images, labels).split(test)
     arrays = Arrays(
         name="digits",
-        inputs=images[~test],
-        targets=labels[~test],
-        test_inputs=images[test],
-        test_targets=labels[test],
+        train=train,
+        test=tests,
         class_names=tuple("0123456789"),
         raw=raw,
         details={"scale": "1/16", "test_share": test_share},

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedloom.data.client_indices import Partition
-from fedloom.data.dataset import Arrays, check_labels
+from fedloom.data.dataset import Arrays, Samples, check_labels
 from fedloom.data.federated import FederatedData
 from fedloom.data.pictures import open_picture, pillow
 from fedloom.data.published.cache import New, prepared
@@ -29,6 +28,7 @@ from fedloom.errors import DataError
 
 HOME = CATALOGUE["femnist"].home
 SPLITS = ("train", "test")
+_PARTS = ("images", "labels", "owners")
 FEMNIST_CLASSES = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 CELEBA_SIDE = 84  # pixels, as LEAF's loader makes them
 
@@ -135,19 +135,15 @@ def _arrays(
     class_names: tuple[str, ...],
     transform: Images,
 ) -> Arrays:
-    def part(key: str) -> Tensor:
-        return torch.from_numpy(data[key])
-
-    for split in SPLITS:
-        check_labels(part(f"{split}_labels"), len(class_names), folder / split)
+    train, test = (
+        Samples(*(torch.from_numpy(data[f"{split}_{part}"]) for part in _PARTS)) for split in SPLITS
+    )
+    for split, samples in zip(SPLITS, (train, test), strict=True):
+        check_labels(samples.targets, len(class_names), folder / split)
     return Arrays(
         name=name,
-        inputs=part("train_images"),
-        targets=part("train_labels"),
-        test_inputs=part("test_images"),
-        test_targets=part("test_labels"),
-        owners=part("train_owners"),
-        test_owners=part("test_owners"),
+        train=train,
+        test=test,
         by=by,
         class_names=class_names,
         transform=transform,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fedloom.data.client_indices import Partition
-from fedloom.data.dataset import Arrays
+from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import FederatedData
 from fedloom.data.published.download import DataDir, data_root
 from fedloom.data.published.leaf import User, leaf_arrays
@@ -58,25 +58,16 @@ def load_shakespeare(folder: Path, test_samples: int | None = None) -> Arrays:
 
     empty: dict[str, Array] = {"text": np.empty(0, np.uint8), "owners": np.empty(0, np.int32)}
     arrays = leaf_arrays(folder, "shakespeare-1", convert, empty)
-    inputs, targets, owners = _windows(arrays["train_text"], arrays["train_owners"])
-    if len(arrays["test_text"]) <= LENGTH:
-        tests: tuple[Any, Any, Any] = (None, None, None)
-    else:
+    tests = None
+    if len(arrays["test_text"]) > LENGTH:
         tests = _windows(arrays["test_text"], arrays["test_owners"])
-        if test_samples is not None:
-            usable = (tests[2] >= 0).nonzero().flatten()
-            keep = usable[:: -(-len(usable) // test_samples)]
-            thinned = torch.full_like(tests[2], -1)
-            thinned[keep] = tests[2][keep]
-            tests = (tests[0], tests[1], thinned)
+        usable = tests.owned()
+        if test_samples is not None and usable is not None:
+            tests = tests.at(usable[:: -(-len(usable) // test_samples)])
     return Arrays(
         name="shakespeare",
-        inputs=inputs,
-        targets=targets,
-        owners=owners,
-        test_inputs=tests[0],
-        test_targets=tests[1],
-        test_owners=tests[2],
+        train=_windows(arrays["train_text"], arrays["train_owners"]),
+        test=tests,
         by="roles",
         class_names=tuple(ALPHABET),
         transform=Tokens(),
@@ -85,15 +76,12 @@ def load_shakespeare(folder: Path, test_samples: int | None = None) -> Arrays:
     )
 
 
-def _windows(text: Array, owners: Array) -> tuple[Any, Any, Any]:
+def _windows(text: Array, owners: Array) -> Samples:
     """Every window of the joined texts as a view of it, the character after it, and its owner."""
     whole = torch.from_numpy(text)
     count = len(whole) - LENGTH
-    return (
-        whole.unfold(0, LENGTH, 1)[:count],
-        whole[LENGTH:].long(),
-        torch.from_numpy(owners)[:count].long(),
-    )
+    whose = torch.from_numpy(owners)[:count].long()
+    return Samples(whole.unfold(0, LENGTH, 1)[:count], whole[LENGTH:].long(), whose)
 
 
 def encode(text: str) -> Array:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 
 from fedloom.data.client_indices import Partition
-from fedloom.data.dataset import Arrays
+from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import FederatedData
 from fedloom.data.own.columns import Table, numbers_of, present
 from fedloom.data.own.reading import Reading
@@ -43,15 +43,12 @@ def tcga(
     owners = torch.tensor([int(parts[1]) for parts in assignments])
     test = torch.tensor([parts[0] == "test" for parts in assignments])
     names = [name for name in table.columns if name not in ("pid", "E", "T")]
-    inputs, targets = numbers_of(table, names), numbers_of(table, ["T", "E"])
+    samples = Samples(numbers_of(table, names), numbers_of(table, ["T", "E"]), owners)
+    train, tests = samples.split(test)
     arrays = Arrays(
         name="tcga",
-        inputs=inputs[~test],
-        targets=targets[~test],
-        test_inputs=inputs[test],
-        test_targets=targets[test],
-        owners=owners[~test],
-        test_owners=owners[test],
+        train=train,
+        test=tests,
         by="regions",
         owner_names=REGIONS,
         raw=Columns(tuple(names)),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from fedloom.data.client_indices import Partition
-from fedloom.data.dataset import Arrays
+from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import FederatedData
 from fedloom.data.published.catalogue import CATALOGUE
 from fedloom.data.published.download import DataDir, data_root, fetch
@@ -140,10 +140,8 @@ def tokenised(
         entries["tokeniser"], raw = tokeniser, Subwords(tokeniser, length)
     return Arrays(
         name=name,
-        inputs=inputs,
-        targets=torch.tensor(train.labels),
-        test_inputs=tests,
-        test_targets=torch.tensor(test.labels),
+        train=Samples(inputs, torch.tensor(train.labels)),
+        test=Samples(tests, torch.tensor(test.labels)),
         class_names=tuple(class_names),
         raw=raw,
         details={**entries, "vocabulary": count, **(details or {})},

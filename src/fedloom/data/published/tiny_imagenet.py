@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fedloom.data.client_indices import Partition
-from fedloom.data.dataset import Arrays
+from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import FederatedData
 from fedloom.data.pictures import open_picture
 from fedloom.data.published.cache import New, prepared
@@ -87,12 +87,15 @@ def load_tiny(folder: Path, transform: Images) -> Arrays:
 
     lists = [folder / "wnids.txt", folder / "val" / "val_annotations.txt"]
     arrays = prepared(folder, f"tiny-1-{len(train)}-{len(test)}", lists, make)
+
+    def samples(split: str, files: list[tuple[Path, int]]) -> Samples:
+        labels = torch.tensor([label for _, label in files])
+        return Samples(torch.from_numpy(arrays[f"{split}_images"]), labels)
+
     return Arrays(
         name="tiny_imagenet",
-        inputs=torch.from_numpy(arrays["train_images"]),
-        targets=torch.tensor([label for _, label in train]),
-        test_inputs=torch.from_numpy(arrays["test_images"]),
-        test_targets=torch.tensor([label for _, label in test]),
+        train=samples("train", train),
+        test=samples("test", test),
         class_names=_words(folder, numbers),
         transform=transform,
     )

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from fedloom.data.dataset import Arrays
 from fedloom.data.published.catalogue import CATALOGUE, Entry, fetch_set
 from fedloom.data.published.download import fetch, verify
@@ -88,8 +90,9 @@ def _compare(entry: Entry, counts: Sequence[int]) -> Finding:
 
 def _owners(data: Arrays) -> tuple[int, int]:
     """How many owners there are, and samples with an owner."""
-    owners = [x[x >= 0] for x in (data.owners, data.test_owners) if x is not None]
-    return len({i for each in owners for i in each.tolist()}), sum(map(len, owners))
+    whose = [s.owners for s in (data.train, data.test) if s is not None and s.owners is not None]
+    owners = torch.cat(whose)
+    return len({*owners.tolist()} - {-1}), int((owners >= 0).sum())
 
 
 def _celebrities(folder: Path) -> tuple[int, int]:

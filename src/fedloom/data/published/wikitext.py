@@ -7,10 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedloom.data.client_indices import Partition
-from fedloom.data.dataset import Arrays
+from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import FederatedData
 from fedloom.data.published.catalogue import CATALOGUE, fetch_set
 from fedloom.data.published.download import DataDir, data_root
@@ -70,16 +69,13 @@ def load_wikitext2(
     words = words_of(path)
     vocabulary = by_appearance(words)
     raw = Running(vocabulary)
-    inputs, targets = _windows(raw.store(words), length, path)
     test = folder / "wiki.test.tokens"
     tests = _windows(raw.store(words_of(test)), length, test)
-    step = 1 if test_samples is None else -(-len(tests[0]) // test_samples)
+    step = 1 if test_samples is None else -(-len(tests.inputs) // test_samples)
     return Arrays(
         name="wikitext2",
-        inputs=inputs,
-        targets=targets,
-        test_inputs=tests[0][::step],
-        test_targets=tests[1][::step],
+        train=_windows(raw.store(words), length, path),
+        test=Samples(tests.inputs[::step], tests.targets[::step]),
         class_names=tuple(vocabulary),
         raw=raw,
         details={"part": part, "length": length, "vocabulary": len(vocabulary)},
@@ -95,7 +91,7 @@ def words_of(path: Path) -> list[str]:
     return words
 
 
-def _windows(tokens: np.ndarray[Any, Any], length: int, path: Path) -> tuple[Tensor, Tensor]:
+def _windows(tokens: np.ndarray[Any, Any], length: int, path: Path) -> Samples:
     """Consecutive windows, and the same one word later; the remainder is not used."""
     count = (len(tokens) - 1) // length
     if count < 1:
@@ -105,4 +101,4 @@ def _windows(tokens: np.ndarray[Any, Any], length: int, path: Path) -> tuple[Ten
         )
     text = torch.from_numpy(tokens)
     inputs = text[: count * length].view(count, length)
-    return inputs, text[1 : count * length + 1].view(count, length)
+    return Samples(inputs, text[1 : count * length + 1].view(count, length))
