@@ -190,7 +190,6 @@ def test_home_of_data(home):
     assert data.name == "a" and len(data.test_inputs) == 6
     data.save_indices("~/split.npz")
     assert lists("~/split.npz").split(data.targets, 0).count == 2
-    assert data.load_indices("~/split.npz").population == 2
     (home / "split.txt").write_text("[[0, 1], [2]]")
     assert lists("~/split.txt").split(data.targets, 0).sizes.tolist() == [2, 1]
     (home / "arrays" / "a").mkdir(parents=True)

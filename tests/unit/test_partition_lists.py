@@ -42,25 +42,9 @@ def test_a_saved_split_is_a_partition(tmp_path):
     refused(few, "test samples 0 to 11, but there are 5 test samples")
 
 
-def test_a_saved_split_takes_the_place_of_another_as_a_whole(tmp_path):
-    data = six(test_clients=Ragged.from_lists([[0, 2], []])).with_validation(0.5, 3)
-    data.save_indices(tmp_path / "split")
-    assert [p.name for p in tmp_path.iterdir()] == ["split"], "no ending is added"
-    about = {"source": "x", "partition": {}, "seed": 5}
-    back = six(about=about).load_indices(tmp_path / "split")
-    assert back.clients.digest() == data.clients.digest()
-    assert back.test_clients.digest() == data.test_clients.digest()
-    assert torch.equal(back.validation, data.validation)
-    kind = {"kind": "lists", "clients": 2, "sha256": data.clients.digest()}
-    assert back.about == {"source": "x", "partition": kind}
-    np.savez(tmp_path / "a.npz", offsets=np.array([0, 1, 4], "i4"), indices=np.array([3, 2, 1, 0]))
-    published = six(validation=torch.tensor([4])).load_indices(tmp_path / "a.npz")
-    assert published.clients.of(1).tolist() == [2, 1, 0] and published.validation is None
-
-
 def test_split_files_that_do_not_fit_are_refused(tmp_path):
     path, offsets = tmp_path / "split.npz", np.array([0, 1])
-    load = lambda: six().load_indices(path)
+    load = lambda: lists(str(path)).split(torch.zeros(6), 0)
     refused(load, path, "not a readable .npz")
     path.write_bytes(b"PK\x03\x04 nonsense")
     refused(load, path, "not a readable .npz")
@@ -68,12 +52,10 @@ def test_split_files_that_do_not_fit_are_refused(tmp_path):
         ({}, "no array 'indices'"),
         ({"indices": np.array([0.0])}, "float64; integers"),
         ({"indices": np.array([{}], dtype=object)}, "not a readable .npz"),
-        ({"indices": np.array([0]), "samples": 7}, "7 samples, but 'small' has 6"),
+        ({"indices": np.array([0]), "samples": 7}, "made for 7 samples, but there are 6"),
     ):
         np.savez(path, offsets=offsets, **arrays)
-        refused(load, path, says)
-        if "samples" not in arrays:
-            refused(lambda: lists(str(path)), path, says)
+        refused(load, says)
     refused(lambda: six().save_indices(tmp_path / "no" / "folder"), "cannot be written")
 
 

@@ -104,27 +104,6 @@ class MatchedPartition(Partition, Protocol):
         ...
 
 
-class Split(NamedTuple):
-    """A file of index lists: of training and perhaps of tests and validation. samples: how many
-    training samples they were made for, if known.
-    """
-
-    clients: Ragged
-    tests: Ragged | None
-    validation: Tensor | None
-    samples: int | None
-
-    @classmethod
-    def read(cls, path: str | PathLike[str]) -> Split:
-        """Read a .npz file as `read_arrays` does. Raises DataError."""
-        arrays, tests = read_arrays(path), None
-        if "test_offsets" in arrays and "test_indices" in arrays:
-            tests = Ragged(arrays["test_offsets"], arrays["test_indices"])
-        samples = int(arrays["samples"]) if "samples" in arrays else None
-        clients = Ragged(arrays["offsets"], arrays["indices"])
-        return cls(clients, tests, arrays.get("validation"), samples)
-
-
 def read_arrays(path: str | PathLike[str]) -> dict[str, Tensor]:
     """The int64 arrays of a .npz file of index lists: offsets, indices, and any others.
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedloom.core.rng import generator
 from fedloom.core.user_paths import user_path
-from fedloom.data.client_indices import Ragged, Split, count_labels, refuse_shared_samples
+from fedloom.data.client_indices import Ragged, count_labels, refuse_shared_samples
 from fedloom.data.raw_inputs import Raw
 from fedloom.data.transforms import Transform
 from fedloom.data.unseen import Unseen
@@ -312,46 +312,19 @@ class FederatedData:
         return replace(self, clients=rest, validation=validation, about=about)
 
     def save_indices(self, path: str | PathLike[str]) -> None:
-        """Write the split (not the samples) as .npz: samples, offsets, indices, and if there are
-        any test_offsets, test_indices, validation. Raises DataError if it cannot be written.
+        """Write the split (not the samples) as .npz for the partition `lists`: samples, offsets,
+        indices, and if there are any test_offsets, test_indices. Raises DataError if it cannot be
+        written.
         """
         arrays: dict[str, Any] = {"samples": np.int64(len(self.inputs))}
-        arrays |= {"offsets": self.clients.offsets.numpy(), "indices": self.clients.indices.numpy()}
-        if self.test_clients is not None:
-            arrays["test_offsets"] = self.test_clients.offsets.numpy()
-            arrays["test_indices"] = self.test_clients.indices.numpy()
-        if self.validation is not None:
-            arrays["validation"] = self.validation.numpy()
+        for prefix, lists in (("", self.clients), ("test_", self.test_clients)):
+            if lists is not None:
+                arrays |= {f"{prefix}{k}": v.numpy() for k, v in lists._asdict().items()}
         try:
-            with open(
-                user_path(path), "wb"
-            ) as file:  # given a name, savez would add an ending to it
+            with open(user_path(path), "wb") as file:  # given a name, savez adds an ending to it
                 np.savez(file, **arrays)
         except OSError as error:
             raise DataError(f"the split cannot be written to {path}: {error.strerror}") from error
-
-    def load_indices(self, path: str | PathLike[str]) -> FederatedData:
-        """A copy with the whole split of a file of `save_indices` instead of this one.
-
-        Only offsets and indices are required: a published split needs no more. Raises DataError for
-        a file that cannot be read or was made for other data.
-        """
-        clients, tests, validation, samples = Split.read(path)
-        if samples not in (None, len(self.inputs)):
-            raise DataError(
-                f"{path} is a split of {samples} samples, but '{self.name}' has "
-                f"{len(self.inputs)}; load the data that it was made for"
-            )
-        rest = {k: v for k, v in self.about.items() if k not in ("partition", "seed", "validation")}
-        partition = {"kind": "lists", "clients": clients.count, "sha256": clients.digest()}
-        return replace(
-            self,
-            clients=clients,
-            test_clients=tests,
-            validation=validation,
-            about={**rest, "partition": partition},
-            client_names=(),
-        )
 
     def validate(self) -> None:
         """Raise DataError at the first thing that does not fit, and name the row or client."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedloom.core.hyper import PositiveInt, hyper
 from fedloom.core.parsing import decoded
 from fedloom.core.user_paths import user_path
-from fedloom.data.client_indices import Ragged, Split
+from fedloom.data.client_indices import Ragged, read_arrays
 from fedloom.data.client_test_sets import proportional
 from fedloom.data.partition.base import (
     Clients,
@@ -239,7 +239,12 @@ def lists(file: str) -> ByLists:
     """
     if user_path(file).suffix != ".npz":
         return ByLists(lists=_from_text(user_path(file)))
-    clients, tests, _, samples = Split.read(file)
+    arrays, tests, samples = read_arrays(file), None, None
+    if "test_offsets" in arrays and "test_indices" in arrays:
+        tests = Ragged(arrays["test_offsets"], arrays["test_indices"])
+    if "samples" in arrays:
+        samples = int(arrays["samples"])
+    clients = Ragged(arrays["offsets"], arrays["indices"])
     return ByLists(lists=clients, tests=tests, samples=samples)
 
 
