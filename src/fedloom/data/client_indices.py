@@ -15,6 +15,7 @@ from fedloom.core.user_paths import user_path
 from fedloom.data.own import npy
 from fedloom.errors import DataError
 
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 _COUNTED = 100_000  # clients whose labels are counted at once
 
 
@@ -44,11 +45,17 @@ class Ragged(NamedTuple):
         return cls.from_sizes(torch.from_numpy(sizes), torch.from_numpy(indices))
 
     @classmethod
-    def from_sizes(cls, sizes: Tensor, indices: Tensor) -> Ragged:
-        """Cut indices (total,) into consecutive lists of the given sizes (N,)."""
+    def from_sizes(cls, sizes: Tensor, indices: Tensor | None = None) -> Ragged:
+        """Cut indices (total,), by default 0, 1, ..., into consecutive lists of sizes (N,)."""
         offsets = torch.zeros(len(sizes) + 1, dtype=torch.int64)
         torch.cumsum(sizes, 0, out=offsets[1:])
-        return cls(offsets, indices)
+        return cls(offsets, torch.arange(int(offsets[-1])) if indices is None else indices)
+
+    @classmethod
+    def from_owners(cls, indices: Ints, owners: Ints, count: int) -> Ragged:
+        """Give each index (n,) to its owner (n,), a client below count; each list ascends."""
+        sizes, order = np.bincount(owners, minlength=count), np.lexsort((indices, owners))
+        return cls.from_sizes(torch.from_numpy(sizes), torch.from_numpy(indices[order]))
 
     @property
     def count(self) -> int:  # type: ignore[override]  # tuple.count: of no use for two tensors
@@ -65,6 +72,10 @@ class Ragged(NamedTuple):
         if not 0 <= i < self.count:
             raise DataError(f"there is no client {i}; clients are numbered 0 to {self.count - 1}")
         return self.indices[int(self.offsets[i]) : int(self.offsets[i + 1])]
+
+    def select(self, clients: Iterable[int]) -> Ragged:
+        """The lists of these clients, in this order."""
+        return Ragged.from_lists([self.of(i) for i in clients])
 
     def owners(self) -> Tensor:
         """The owner of every entry of indices, (total,) int64."""
@@ -124,7 +135,7 @@ def read_arrays(path: str | PathLike[str]) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}
 
 
-def _as_indices(part: Any, client: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _as_indices(part: Any, client: int) -> Ints:
     try:
         array = np.asarray(part)
     except ValueError as error:

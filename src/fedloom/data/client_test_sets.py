@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedloom.core.rng import key
-from fedloom.data.client_indices import MatchedPartition, Partition, Ragged, as_lists
+from fedloom.data.client_indices import Ints, MatchedPartition, Partition, Ragged, as_lists
 from fedloom.data.federated import FederatedData
 from fedloom.errors import DataError, unknown
 
 TESTS = ("matched", "independent")
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def with_client_tests(
@@ -91,9 +88,7 @@ def proportional(targets: Tensor, clients: Ragged, tests: Tensor, seed: int) -> 
         owner_parts.append(receivers[: len(pool)])
         index_parts.append(pool[: len(receivers)])
     owner, index = np.concatenate(owner_parts), np.concatenate(index_parts)
-    order = np.lexsort((index, owner))
-    sizes = np.bincount(owner, minlength=clients.count)
-    return Ragged.from_sizes(torch.from_numpy(sizes), torch.from_numpy(index[order]))
+    return Ragged.from_owners(index, owner, clients.count)
 
 
 def _classes(targets: Tensor) -> Ints:

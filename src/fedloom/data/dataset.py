@@ -51,9 +51,8 @@ class Samples(NamedTuple):
             return self, None
         positions = torch.searchsorted(makers, self.owners).clamp_max(len(makers) - 1)
         rows = (makers[positions] == self.owners).nonzero().flatten()
-        order = rows[torch.argsort(positions[rows], stable=True)]
-        sizes = torch.bincount(positions[rows], minlength=len(makers))
-        return self.at(order), Ragged.from_sizes(sizes, torch.arange(len(order)))
+        lists = Ragged.from_owners(rows.numpy(), positions[rows].numpy(), len(makers))
+        return self.at(lists.indices), Ragged.from_sizes(lists.sizes)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

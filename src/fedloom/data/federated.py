@@ -249,7 +249,7 @@ class FederatedData:
             self,
             inputs=inputs,
             targets=targets,
-            clients=Ragged.from_sizes(sizes, torch.arange(len(inputs))),
+            clients=Ragged.from_sizes(sizes),
             test_inputs=self.test_inputs[rows] if tested and self.test_inputs is not None else None,
             test_targets=(
                 self.test_targets[rows] if tested and self.test_targets is not None else None
@@ -270,7 +270,7 @@ class FederatedData:
             self,
             inputs=self.inputs[few].clone(),
             targets=self.targets[few].clone(),
-            clients=Ragged.from_sizes(none, torch.empty(0, dtype=torch.int64)),
+            clients=Ragged.from_sizes(none),
             test_clients=tests if alike else None,
             validation=None,
             roll=roll,

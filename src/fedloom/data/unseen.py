@@ -45,46 +45,36 @@ def set_apart(data: FederatedData, which: float | Sequence[int | str], seed: int
     if data.roll is not None:
         raise ConfigError(f"{setting} is of a simulation: in a federation no rows leave their site")
     rest = [i for i in range(count) if i not in set(unseen)]
-    lists = [data.clients.of(i) for i in unseen]
-    tests = None if data.test_clients is None else [data.test_clients.of(i) for i in unseen]
-    rows = [(data.inputs, data.targets, indices) for indices in lists]
-    parts = [(x[i.to(x.device)], y[i.to(y.device)]) for x, y, i in rows]
-    if tests is not None and data.test_inputs is not None and data.test_targets is not None:
-        more = [(data.test_inputs[indices], data.test_targets[indices]) for indices in tests]
-        parts = [
-            (torch.cat([x, a]), torch.cat([y, b]))
-            for (x, y), (a, b) in zip(parts, more, strict=True)
-        ]
-    names = tuple(map(data.client_name, unseen))
-    return _without(data, rest, unseen_of(names, parts), tests is not None)
-
-
-def unseen_of(names: tuple[str, ...], parts: Sequence[tuple[Tensor, Tensor]]) -> Unseen:
-    """The inputs and targets of some clients, one pair for each."""
-    sizes = torch.tensor([len(x) for x, _ in parts])
-    lists = Ragged.from_sizes(sizes, torch.arange(int(sizes.sum())))
-    return Unseen(names, torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]), lists)
-
-
-def _without(
-    data: FederatedData, rest: Sequence[int], unseen: Unseen, own_tests: bool
-) -> FederatedData:
-    """The data of the clients that stay; test rows that were of the others are no test rows."""
+    parts = [data.client(i) for i in unseen]
     changes: dict[str, Any] = {}
-    if own_tests and data.test_clients is not None and data.test_inputs is not None:
-        lists = [data.test_clients.of(i) for i in rest]
-        free = torch.ones(len(data.test_inputs), dtype=torch.bool)
-        free[data.test_clients.indices] = False
-        free[torch.cat(lists)] = True
-        positions = free.cumsum(0) - 1
-        assert data.test_targets is not None
-        changes = {
-            "test_inputs": data.test_inputs[free],
-            "test_targets": data.test_targets[free],
-            "test_clients": Ragged.from_lists([positions[indices] for indices in lists]),
-        }
-    about = {**data.about, "unseen": list(unseen.names)}
-    names = tuple(map(data.client_name, rest))  # those without names keep the numbers that they had
-    clients = Ragged.from_lists([data.clients.of(i) for i in rest])
-    changes |= {"clients": clients, "client_names": names, "about": about, "unseen": unseen}
-    return dataclasses.replace(data, **changes)
+    tests, inputs, targets = data.test_clients, data.test_inputs, data.test_targets
+    if tests is not None and inputs is not None and targets is not None:
+        lists = [tests.of(i) for i in unseen]
+        parts = [
+            (torch.cat([x, inputs[rows]]), torch.cat([y, targets[rows]]))
+            for (x, y), rows in zip(parts, lists, strict=True)
+        ]
+        changes = _tests_of(tests, rest, inputs, targets)
+    names = tuple(map(data.client_name, unseen))
+    owned = Ragged.from_sizes(torch.tensor([len(x) for x, _ in parts]))
+    x, y = (torch.cat(arrays) for arrays in zip(*parts, strict=True))
+    return dataclasses.replace(
+        data,
+        clients=data.clients.select(rest),
+        client_names=tuple(map(data.client_name, rest)),  # without names the numbers that they had
+        about={**data.about, "unseen": list(names)},
+        unseen=Unseen(names, x, y, owned),
+        **changes,
+    )
+
+
+def _tests_of(
+    tests: Ragged, clients: Sequence[int], inputs: Tensor, targets: Tensor
+) -> dict[str, Any]:
+    """The test rows without those that only other clients have."""
+    remaining = tests.select(clients)
+    free = torch.ones(len(inputs), dtype=torch.bool)
+    free[tests.indices] = False
+    free[remaining.indices] = True
+    lists = Ragged(remaining.offsets, (free.cumsum(0) - 1)[remaining.indices])
+    return {"test_inputs": inputs[free], "test_targets": targets[free], "test_clients": lists}

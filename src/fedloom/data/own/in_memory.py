@@ -223,7 +223,7 @@ def join(
                     f"{expected.dtype}; all must be alike"
                 )
     sizes = torch.tensor([len(x) for x, _ in parts])
-    lists = Ragged.from_sizes(sizes, torch.arange(int(sizes.sum())))
+    lists = Ragged.from_sizes(sizes)
     return torch.cat([part[0] for part in full]), torch.cat([part[1] for part in full]), lists
 
 

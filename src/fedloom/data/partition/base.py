@@ -6,16 +6,14 @@ from dataclasses import fields
 from typing import Annotated, Any, ClassVar, dataclass_transform
 
 import numpy as np
-import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
 from fedloom.core.hyper import Hyper, Part, PositiveInt
 from fedloom.core.rng import key
-from fedloom.data.client_indices import Ragged
+from fedloom.data.client_indices import Ints, Ragged
 from fedloom.errors import DataError
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Clients = Annotated[PositiveInt, Hyper(meaning="number of clients")]
 Alpha = Annotated[float, Ge(1e-9), Le(1e9), Hyper(remedy="0.1 is very uneven, 100 nearly iid")]
@@ -171,22 +169,11 @@ def ranks(values: Ints) -> Ints:
 
 def in_order(order: Ints, sizes: Ints) -> Ragged:
     """Cut order into lists of these sizes, and put each list in ascending order."""
-    owners = np.repeat(np.arange(len(sizes)), sizes)
-    indices = order[np.lexsort((order, owners))]
-    return Ragged.from_sizes(torch.from_numpy(sizes), torch.from_numpy(indices))
+    return Ragged.from_owners(order, np.repeat(np.arange(len(sizes)), sizes), len(sizes))
 
 
 def assign(pools: Pools, counts: Ints) -> Ragged:
     """Give client i the next counts[c, i] samples of every pool c; the rest is left out."""
-    clients = np.arange(counts.shape[1])
-    owners = np.concatenate([np.repeat(clients, row) for row in counts])
-    totals = counts.sum(axis=1).tolist()
-    order = np.concatenate([pool[:n] for pool, n in zip(pools, totals, strict=True)])
-    indices = order[np.lexsort((order, owners))]
-    return Ragged.from_sizes(torch.from_numpy(counts.sum(axis=0)), torch.from_numpy(indices))
-
-
-def by_owner(order: Ints, owners: Ints, clients: int) -> Ragged:
-    """Give each index of order (n,) to its owner, a client (n,)."""
-    sizes = np.bincount(owners, minlength=clients)
-    return in_order(order[np.argsort(owners, kind="stable")], sizes)
+    owners = np.concatenate([np.repeat(np.arange(len(row)), row) for row in counts])
+    order = [pool[: row.sum()] for pool, row in zip(pools, counts, strict=True)]
+    return Ragged.from_owners(np.concatenate(order), owners, counts.shape[1])

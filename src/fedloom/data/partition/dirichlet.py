@@ -8,13 +8,12 @@ import numpy as np
 from torch import Tensor
 
 from fedloom.core.hyper import PositiveInt, hyper
-from fedloom.data.client_indices import Ragged
+from fedloom.data.client_indices import Ints, Ragged
 from fedloom.data.partition.base import (
     Alpha,
     ByLabel,
     Clients,
     Floats,
-    Ints,
     NamedPartition,
     Pools,
     assign,

@@ -16,7 +16,6 @@ from fedloom.data.partition.base import (
     NamedPartition,
     Pools,
     assign,
-    by_owner,
     check_classes,
     even_sizes,
 )
@@ -140,7 +139,9 @@ class shards(ByLabel, NamedPartition):
     def _assign(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
         pieces, order = self.clients * self.per_client, np.concatenate(pools)
         owners = self._stream(seed, "owners").permutation(pieces) // self.per_client
-        return by_owner(order, np.repeat(owners, even_sizes(len(order), pieces)), self.clients)
+        return Ragged.from_owners(
+            order, np.repeat(owners, even_sizes(len(order), pieces)), self.clients
+        )
 
 
 class class_groups(ByLabel, NamedPartition):
@@ -259,7 +260,7 @@ def _striding(groups: Sequence[Pools], clients: int) -> Ragged:
     for order, crowd in zip(orders, even_sizes(clients, len(groups)), strict=True):
         owners.append(first + np.arange(len(order)) % crowd)
         first += crowd
-    return by_owner(np.concatenate(orders), np.concatenate(owners), clients)
+    return Ragged.from_owners(np.concatenate(orders), np.concatenate(owners), clients)
 
 
 class similarity(ByLabel, NamedPartition):
@@ -293,4 +294,4 @@ class similarity(ByLabel, NamedPartition):
         clients = np.arange(self.clients)
         order = np.concatenate([rng.permutation(by_label[mixed]), by_label[~mixed]])
         owners = np.concatenate([np.repeat(clients, random), np.repeat(clients, sizes - random)])
-        return by_owner(order, owners, self.clients)
+        return Ragged.from_owners(order, owners, self.clients)

@@ -84,8 +84,7 @@ class blocks(_Unshuffled):
     def split(self, targets: Tensor, seed: int) -> Ragged:
         """Return the lists for targets (n, ...) of any type; the seed changes nothing."""
         check_enough(self.clients, len(targets))
-        sizes = torch.from_numpy(even_sizes(len(targets), self.clients))
-        return Ragged.from_sizes(sizes, torch.arange(len(targets)))
+        return Ragged.from_sizes(torch.from_numpy(even_sizes(len(targets), self.clients)))
 
 
 class replicated(_Unshuffled):
