@@ -147,15 +147,3 @@ class Arrays:
             owner_names=[f"{name}/{part}" for name in self.owner_names for part in range(parts)],
             details={k: v for k, v in self.details.items() if k != "client_names"},
         )
-
-
-def check_labels(labels: Tensor, classes: int, where: object) -> Tensor:
-    """Labels (n,), all in 0 .. classes - 1; else DataError, naming the first wrong one."""
-    wrong = ((labels < 0) | (labels >= classes)).nonzero()
-    if len(wrong):
-        row = int(wrong[0])
-        raise DataError(
-            f"{where}: label {row} is {int(labels[row])}; labels go from 0 to {classes - 1}: the "
-            "file is altered, or another set's"
-        )
-    return labels

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import csv
 import gzip
-import math
 import pickle
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +16,6 @@ import torch
 from torch import Tensor
 
 from fedloom.core.parsing import decoded, parse_json
-from fedloom.data.dataset import check_labels
 from fedloom.errors import DataError
 
 
@@ -68,54 +65,21 @@ def read_rows(path: Path, columns: int | None = None, tabs: bool = False) -> Ite
         raise DataError(f"{path} is no whole CSV file: {error}; get it again") from error
 
 
-TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
-
-def read_idx(path: Path) -> Array:
-    """Return the array of an idx file (gzipped if the name ends in .gz), in native byte order.
-
-    The format: two zero bytes, a type code, the number of dimensions, each dimension as a
-    big-endian 32-bit integer, then the values. Raises DataError for a file that is missing,
-    truncated, longer than its header says, or not idx.
+def read_idx(path: Path) -> Tensor:
+    """The values of a verified idx file (gzipped if the name ends in .gz): two zero bytes, a type
+    code, the number of dimensions, each as a big-endian 32-bit integer, then the values.
     """
-    try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, MemoryError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read: {error}; get the file again") from error
-    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in TYPES or len(raw) < 4 + 4 * raw[3]:
-        raise DataError(f"{path} is no idx file: it begins with {raw[:4].hex() or 'nothing'}")
-    start = 4 + 4 * raw[3]
-    shape = tuple(int(n) for n in np.frombuffer(raw, ">u4", count=raw[3], offset=4))
-    dtype = np.dtype(TYPES[raw[2]])
-    expected = start + math.prod(shape) * dtype.itemsize
-    if len(raw) != expected:
-        raise DataError(
-            f"{path} has {len(raw)} bytes, but its header (shape {shape}, type {dtype}) asks for "
-            f"{expected}; get the file again"
-        )
-    if len(shape) > 32:
-        raise DataError(f"{path} has {len(shape)} dimensions; data sets have a few")
-    values = np.frombuffer(raw, dtype, offset=start).reshape(shape)
-    return values.astype(dtype.newbyteorder("="))
+    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    kind, dimensions = {0x08: "u1", 0x0C: ">i4"}[raw[2]], raw[3]
+    shape = np.frombuffer(raw, ">u4", count=dimensions, offset=4)
+    values = np.frombuffer(raw, kind, offset=4 + 4 * dimensions).reshape(shape)
+    return torch.from_numpy(values.astype(values.dtype.newbyteorder("=")))
 
 
-def read_batch(path: Path, key: bytes, classes: int) -> tuple[Tensor, Tensor]:
-    """Images (n, 3, 32, 32) uint8 and the labels (n,) int64 under this key. Raises DataError."""
+def read_batch(path: Path, key: bytes) -> tuple[Tensor, Tensor]:
+    """Images (n, 3, 32, 32) uint8 and the labels (n,) int64 under this key, of a verified file."""
     batch = unpickled(path)
-    rows: Any = batch.get(b"data")
-    labels: Any = batch.get(key)
-    whole = isinstance(rows, np.ndarray) and rows.dtype == np.uint8 and rows.ndim == 2
-    if not whole or rows.shape[1] != 3072 or not isinstance(labels, list):
-        raise DataError(
-            f"{path} holds no 'data' (n, 3072) uint8 with '{key.decode()}': it is no batch of "
-            "CIFAR's; get it again"
-        )
-    if len(rows) != len(labels):
-        raise DataError(f"{path} has {len(rows)} images, but {len(labels)} labels; get it again")
-    images = torch.from_numpy(rows).view(-1, 3, 32, 32)
-    return images, check_labels(torch.tensor(labels), classes, path)
+    return torch.from_numpy(batch[b"data"]).view(-1, 3, 32, 32), torch.tensor(batch[key])
 
 
 class _Unpickler(pickle.Unpickler):
@@ -147,13 +111,7 @@ def unpickle(file: IO[bytes], path: Path, encoding: str = "ASCII") -> Any:
         ) from error
 
 
-def unpickled(path: Path) -> dict[bytes, Any]:
-    """The content of a file. Raises DataError."""
-    try:
-        with path.open("rb") as file:
-            value = unpickle(file, path, "bytes")
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    if not isinstance(value, dict):
-        raise DataError(f"{path} is no batch of images: it holds a {type(value).__name__}")
-    return value
+def unpickled(path: Path) -> Any:
+    """The object in a file. Raises DataError."""
+    with path.open("rb") as file:
+        return unpickle(file, path, "bytes")

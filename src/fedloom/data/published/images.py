@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedloom.core.extras import install
 from fedloom.core.rng import key
 from fedloom.data.client_indices import Partition
-from fedloom.data.dataset import Arrays, Samples, check_labels
+from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import FederatedData
 from fedloom.data.partition import dirichlet
 from fedloom.data.partition.base import Floats
@@ -45,7 +44,6 @@ class ImageSet(Entry):
     read: Callable[[ImageSet, Sequence[Path]], Content]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    classes: int = 10
     class_names: tuple[str, ...] = ()
     key: bytes = b""
     writers: PublishedFile | None = None
@@ -53,32 +51,17 @@ class ImageSet(Entry):
 
 def _read_idx(kind: ImageSet, paths: Sequence[Path]) -> Content:
     """Four files: training images, their labels, test images, their labels."""
-    arrays = [read_idx(path) for path in paths]
-    for images, labels, path in zip(arrays[::2], arrays[1::2], paths[::2], strict=True):
-        if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
-            raise DataError(
-                f"{path} has shape {images.shape} and its labels {labels.shape}; expected (n, "
-                "rows, columns) and (n,)"
-            )
-    train, test = (
-        Samples(torch.from_numpy(x), check_labels(_whole(y), kind.classes, path))
-        for x, y, path in zip(arrays[::2], arrays[1::2], paths[1::2], strict=True)
-    )
-    return train, test, kind.class_names
-
-
-def _whole(values: np.ndarray[Any, np.dtype[Any]]) -> Tensor:
-    return torch.from_numpy(values.astype(np.int64))
+    x, y, test_x, test_y = map(read_idx, paths)
+    return Samples(x, y.long()), Samples(test_x, test_y.long()), kind.class_names
 
 
 def _read_cifar(kind: ImageSet, paths: Sequence[Path]) -> Content:
     """Batches of training, one of testing, and the classes' names."""
     *train, test, names = paths
-    batches = [read_batch(path, kind.key + b"labels", kind.classes) for path in train]
+    batches = [read_batch(path, kind.key + b"labels") for path in train]
     images, labels = (torch.cat(part) for part in zip(*batches, strict=True))
-    tests = Samples(*read_batch(test, kind.key + b"labels", kind.classes))
     classes = tuple(name.decode() for name in unpickled(names)[kind.key + b"label_names"])
-    return Samples(images, labels), tests, classes
+    return Samples(images, labels), Samples(*read_batch(test, kind.key + b"labels")), classes
 
 
 # -------------------------------------------------------------------------------------- the entries
@@ -112,7 +95,6 @@ CIFAR100 = ImageSet(
     read=_read_cifar,
     mean=(0.5071, 0.4865, 0.4409),
     std=(0.2673, 0.2564, 0.2762),
-    classes=100,
     key=b"fine_",
 )
 
@@ -220,10 +202,12 @@ def load(
         train, test, names = kind.read(kind, paths)
     else:
         train, test, names = _normalised(kind, root / kind.place, paths, raw)
-    owners = _writers(kind, train.targets, partition, root, download)
+    if kind.writers is not None and isinstance(partition, natural):  # by NIST's numbers
+        records = read_idx(fetch(kind.writers, root / "qmnist", download))
+        train = train._replace(owners=records[:, 2].long())
     return Arrays(
         name=kind.name,
-        train=train._replace(owners=owners),
+        train=train,
         test=test,
         by="writers",
         class_names=names,
@@ -248,27 +232,6 @@ def _normalised(kind: ImageSet, folder: Path, paths: Sequence[Path], raw: Pixels
     arrays = prepared(folder, version, paths, make)
     x, y, test_x, test_y = (torch.from_numpy(arrays[name]) for name in _PARTS)
     return Samples(x, y), Samples(test_x, test_y), kind.class_names
-
-
-def _writers(
-    kind: ImageSet, labels: Tensor, partition: Partition, root: Path, download: bool
-) -> Tensor | None:
-    """The writer of each training image, by NIST's number; read only on demand."""
-    if kind.writers is None or not isinstance(partition, natural):
-        return None
-    path = fetch(kind.writers, root / "qmnist", download)
-    table = _whole(read_idx(path))
-    if table.ndim != 2 or table.shape[1] < 3 or len(table) != len(labels):
-        raise DataError(
-            f"{path} has shape {tuple(table.shape)}; expected ({len(labels)}, 8), a row per image"
-        )
-    if len(wrong := (table[:, 0] != labels).nonzero()):
-        row = int(wrong[0])
-        raise DataError(
-            f"{path} says that image {row} shows {int(table[row, 0])}, but its label is "
-            f"{int(labels[row])}; the two files do not belong together"
-        )
-    return table[:, 2].contiguous()
 
 
 def digits(

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from fedloom.data.client_indices import Partition
-from fedloom.data.dataset import Arrays, Samples, check_labels
+from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import FederatedData
 from fedloom.data.pictures import open_picture, pillow
 from fedloom.data.published.cache import New, prepared
@@ -138,8 +138,12 @@ def _arrays(
     train, test = (
         Samples(*(torch.from_numpy(data[f"{split}_{part}"]) for part in _PARTS)) for split in SPLITS
     )
-    for split, samples in zip(SPLITS, (train, test), strict=True):
-        check_labels(samples.targets, len(class_names), folder / split)
+    for split, (_, labels, _) in zip(SPLITS, (train, test), strict=True):
+        if len(wrong := ((labels < 0) | (labels >= len(class_names))).nonzero()):
+            raise DataError(
+                f"{folder / split}: label {int(wrong[0])} is {int(labels[wrong[0]])}; labels go "
+                f"from 0 to {len(class_names) - 1}: the file is altered, or another set's"
+            )
     return Arrays(
         name=name,
         train=train,
