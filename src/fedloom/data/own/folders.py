@@ -163,8 +163,8 @@ def _join(
 ) -> Samples:
     """The samples of all clients, one after the other, and their owners. Raises DataError."""
     indices = [i for i, parts in enumerate(samples) if split in parts]
-    where = [f"client {names[i]}" for i in indices]
-    inputs, targets, lists = join([samples[i][split] for i in indices], where, transform=transform)
-    for part, name in enumerate(where):
+    pairs = {f"client {names[i]}": samples[i][split] for i in indices}
+    inputs, targets, lists = join(pairs, transform=transform)
+    for part, name in enumerate(pairs):
         check_finite(f"{name}: {split} inputs", inputs[lists.of(part)])
     return Samples(inputs, targets, torch.tensor(indices)[lists.owners()])

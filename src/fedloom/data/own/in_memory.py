@@ -50,45 +50,35 @@ def from_clients(
             "both test and client_tests are given; give test (one common set) or client_tests "
             "(one per client, together the common set)"
         )
-    given_names, parts = _names_and_parts(pairs)
-    names = given_names or tuple(map(str, range(len(parts))))
-    test_pairs = None if client_tests is None else _in_order(client_tests, given_names, len(parts))
-    new = () if test_pairs is None else tuple(i for i, part in enumerate(parts) if _empty(part))
-    training = [i for i in range(len(parts)) if i not in new]
-    if none := [names[i] for i in new if test_pairs is not None and _empty(test_pairs[i])]:
-        raise DataError(
-            f"client {none[0]} has no samples, neither to train on nor to test on; leave it out"
-        )
+    clients, named = _by_name(pairs), isinstance(pairs, Mapping)
+    tests = None if client_tests is None else _tests_of(clients, client_tests, named)
+    new = [n for n, pair in clients.items() if tests is not None and _empty(pair)]
+    training = [n for n in clients if n not in {*new}]
 
-    def join_parts(subject: str, arrays: Sequence[Any], clients: Sequence[int]) -> _ClientArrays:
-        where = [f"{subject} {names[i]}" for i in clients]
-        return join([arrays[i] for i in clients], where, dtype, transform)
+    def joined(subject: str, arrays: Mapping[str, Any], names: Sequence[str]) -> _ClientArrays:
+        return join({f"{subject} {n}": arrays[n] for n in names}, dtype, transform)
 
-    inputs, targets, clients = join_parts("client", parts, training)
-    common: Sequence[Any] = (None, None)
+    inputs, targets, lists = joined("client", clients, training)
+    test_inputs = test_targets = test_lists = unseen = None
     if test is not None:
-        common = _arrays(test, "test", dtype, transform)
-    tests = unseen = None
-    about: dict[str, Any] = {"source": name, **_not_counted(ignore)}
-    about |= {} if transform is None else transform.about()
-    about["partition"] = {"kind": "given", "clients": clients.count}
-    if test_pairs is not None:
-        *common, tests = join_parts("client_tests", test_pairs, training)
-    if test_pairs is not None and new:
-        unseen = Unseen(tuple(names[i] for i in new), *join_parts("client_tests", test_pairs, new))
-        about["unseen"] = [*unseen.names]
+        test_inputs, test_targets = _arrays(test, "test", dtype, transform)
+    if tests is not None:
+        test_inputs, test_targets, test_lists = joined("client_tests", tests, training)
+        unseen = Unseen(tuple(new), *joined("client_tests", tests, new)) if new else None
+    about = {"source": name, **_not_counted(ignore), **(transform.about() if transform else {})}
+    about["partition"] = {"kind": "given", "clients": lists.count}
     return FederatedData(
         name=name,
         inputs=inputs,
         targets=targets,
-        clients=clients,
-        test_inputs=common[0],
-        test_targets=common[1],
-        test_clients=tests,
+        clients=lists,
+        test_inputs=test_inputs,
+        test_targets=test_targets,
+        test_clients=test_lists,
         class_names=tuple(class_names),
-        about=about,
+        about=about | ({"unseen": new} if new else {}),
         transform=transform,
-        client_names=tuple(names[i] for i in training) if given_names or new else (),
+        client_names=tuple(training) if named or new else (),
         unseen=unseen,
     )
 
@@ -111,30 +101,32 @@ def refuse_loader(value: Any, subject: str) -> None:
         )
 
 
-def _names_and_parts(parts: Any) -> tuple[tuple[str, ...], Sequence[Any]]:
-    """-> the names of the clients, if they have some, and their parts in order."""
-    if not isinstance(parts, Mapping):
-        return (), parts
-    return tuple(map(str, parts)), list(parts.values())
+def _by_name(parts: Any) -> dict[str, Any]:
+    """The clients' parts by name, or by number."""
+    items = parts.items() if isinstance(parts, Mapping) else enumerate(parts)
+    return {str(name): part for name, part in items}
 
 
-def _in_order(tests: Any, names: tuple[str, ...], count: int) -> Sequence[Any]:
-    """One test pair per client, in the clients' order; no samples for a name without a pair."""
-    test_names, parts = _names_and_parts(tests)
-    if not test_names:
-        if len(parts) != count:
+def _tests_of(clients: Mapping[str, Any], tests: Any, named: bool) -> dict[str, Any]:
+    """The test pair of each client; no samples for a name without a pair. Raises DataError."""
+    if not isinstance(tests, Mapping):
+        if len(tests) != len(clients):
             raise DataError(
-                f"client_tests has {len(parts)} pairs for {count} clients; give one each"
+                f"client_tests has {len(tests)} pairs for {len(clients)} clients; give one each"
             )
-        return parts
-    for name in test_names:
-        if name not in names:
+        tests = dict(zip(clients, tests, strict=True))
+    pairs = {name: ([], []) for name in clients} | _by_name(tests)
+    if others := [name for name in pairs if name not in clients]:
+        hint = did_you_mean(others[0], clients) if named else "give the clients names too"
+        raise DataError(
+            f"client_tests has a client '{others[0]}', which has no training samples; {hint}"
+        )
+    for name, pair in clients.items():
+        if _empty(pair) and _empty(pairs[name]):
             raise DataError(
-                f"client_tests has a client '{name}', which has no training samples; "
-                + (did_you_mean(name, names) if names else "give the clients names too")
+                f"client {name} has no samples, neither to train on nor to test on; leave it out"
             )
-    pairs_by_name = dict(zip(test_names, parts, strict=True))
-    return [pairs_by_name.get(name, ([], [])) for name in names]
+    return pairs
 
 
 def from_arrays(
@@ -197,34 +189,30 @@ def _arrays(
 
 
 def join(
-    pairs: Sequence[tuple[Any, Any]],
-    names: Sequence[str],
+    pairs: Mapping[str, Any],
     dtype: torch.dtype = torch.float32,
     transform: Transform | None = None,
 ) -> _ClientArrays:
-    """Convert pairs of (inputs, targets) and concatenate them -> also the owner of each sample.
-
-    names: the names of the pairs in errors. Raises DataError for pairs that do not fit.
+    """Convert pairs of (inputs, targets), by their names in errors, and concatenate them -> also
+    the rows of each pair. Raises DataError for pairs that do not fit.
     """
     check_dtype(dtype)
     if not len(pairs):
         raise DataError("there are no clients; give at least one (inputs, targets) pair")
-    parts = [_arrays(pair, name, dtype, transform) for pair, name in zip(pairs, names, strict=True)]
+    parts = {name: _arrays(pair, name, dtype, transform) for name, pair in pairs.items()}
     # [] in Python has no shape and no type
-    full = [(x, y, name) for (x, y), name in zip(parts, names, strict=True) if len(x)]
-    full = full or [(*parts[0], names[0])]
-    first = full[0]
-    for part in full:
-        for kind, values, expected in zip(("inputs", "targets"), part[:2], first[:2], strict=True):
+    full = {name: part for name, part in parts.items() if len(part[0])} or parts
+    first_name, first = next(iter(full.items()))
+    for name, part in full.items():
+        for kind, values, expected in zip(("inputs", "targets"), part, first, strict=True):
             if values.shape[1:] != expected.shape[1:] or values.dtype != expected.dtype:
                 raise DataError(
-                    f"{part[2]} has {kind} of shape {tuple(values.shape[1:])} and type "
-                    f"{values.dtype} a sample, {first[2]} {tuple(expected.shape[1:])} and "
+                    f"{name} has {kind} of shape {tuple(values.shape[1:])} and type "
+                    f"{values.dtype} a sample, {first_name} {tuple(expected.shape[1:])} and "
                     f"{expected.dtype}; all must be alike"
                 )
-    sizes = torch.tensor([len(x) for x, _ in parts])
-    lists = Ragged.from_sizes(sizes)
-    return torch.cat([part[0] for part in full]), torch.cat([part[1] for part in full]), lists
+    inputs, targets = (torch.cat(arrays) for arrays in zip(*full.values(), strict=True))
+    return inputs, targets, Ragged.from_sizes(torch.tensor([len(x) for x, _ in parts.values()]))
 
 
 ONE_ARRAY = (
