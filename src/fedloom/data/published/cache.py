@@ -20,7 +20,7 @@ import numpy as np
 
 from fedloom.core.parsing import parse_json
 
-_SUMS = "sums.json"  # {file: checksum}; folders of versions before this one have none
+_SUMS = "checksums.json"  # {array: checksum, none of a large one}
 FOLDER = ".prepared"  # inside the data set's own folder
 LARGE = 64 << 20  # bytes from which an array is mapped into memory instead of read
 CHECKED = 256 << 20  # bytes of a file up to which its checksum is looked at: a fifth of a second
@@ -43,10 +43,9 @@ def prepared(
     files = list(files)
     for home in _homes(folder):
         target = home / f"{kind}-{_stamp(folder, files)}"
-        if target.is_dir():
-            with contextlib.suppress(OSError, ValueError):  # damaged: made again
-                return _load(target)
-            shutil.rmtree(target, ignore_errors=True)
+        with contextlib.suppress(OSError, ValueError):  # there is none, or it is damaged
+            return _load(target)
+        shutil.rmtree(target, ignore_errors=True)
         try:
             home.mkdir(parents=True, exist_ok=True)
             part = home / f".part-{secrets.token_hex(8)}"
@@ -54,29 +53,27 @@ def prepared(
         except OSError:
             continue
         return _fill(target, part, kind, make)
-    return _in_memory(make)
-
-
-def _cache_folder() -> Path | None:
-    """FEDLOOM_CACHE, else the user's cache; None if FEDLOOM_CACHE is empty: nothing is kept."""
-    folder = os.environ.get("FEDLOOM_CACHE")
-    if folder is None:
-        folder = str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "fedloom")
-    return Path(folder).expanduser() if folder else None
+    out: dict[str, Array] = {}
+    make(lambda name, shape, dtype: out.setdefault(name, np.zeros(shape, dtype)))
+    return out
 
 
 def _homes(folder: Path) -> list[Path]:
-    """Where the arrays of a data set may lie."""
-    cache = _cache_folder()
+    """Where the arrays of a data set may lie: beside its files, in FEDLOOM_CACHE (nowhere else if
+    that is empty), in the user's cache.
+    """
+    cache = os.environ.get("FEDLOOM_CACHE")
+    if cache is None:
+        cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "fedloom")
     name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
-    return [folder / FOLDER, *([] if cache is None else [cache / "prepared" / name])]
+    return [folder / FOLDER, *([Path(cache).expanduser() / "prepared" / name] if cache else [])]
 
 
 def _fill(target: Path, part: Path, kind: str, make: Callable[[New], None]) -> dict[str, Array]:
     """Fill the folder `part`, which then becomes `place`."""
     try:
         make(lambda name, shape, dtype: _new(part / f"{name}.npy", shape, dtype))
-        sums = {f.name: _sum(f) for f in part.glob("*.npy") if f.stat().st_size <= CHECKED}
+        sums = {file.stem: _sum(file) for file in part.glob("*.npy")}
         (part / _SUMS).write_text(json.dumps(sums))
         for old in target.parent.glob(f"{kind}-*"):  # of other files than these
             if old != target:
@@ -88,7 +85,9 @@ def _fill(target: Path, part: Path, kind: str, make: Callable[[New], None]) -> d
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _sum(file: Path) -> str:
+def _sum(file: Path) -> str | None:
+    if file.stat().st_size > CHECKED:
+        return None
     with file.open("rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
@@ -109,20 +108,12 @@ def _new(path: Path, shape: tuple[int, ...], dtype: Any) -> Array:
     return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
 
 
-def _in_memory(make: Callable[[New], None]) -> dict[str, Array]:
-    out: dict[str, Array] = {}
-    make(lambda name, shape, dtype: out.setdefault(name, np.zeros(shape, dtype)))
-    return out
-
-
 def _load(folder: Path) -> dict[str, Array]:
-    files = sorted(folder.glob("*.npy"))
-    if not files:
-        raise ValueError(f"{folder} is empty")
-    sums = parse_json((folder / _SUMS).read_text()) if (folder / _SUMS).exists() else {}
-    if wrong := [name for name, checksum in sums.items() if _sum(folder / name) != checksum]:
-        raise ValueError(f"{folder / wrong[0]} is not as it was written")
-    return {
-        path.stem: np.load(path, mmap_mode="c" if path.stat().st_size >= LARGE else None)
-        for path in files
-    }
+    arrays = {}
+    for name, checksum in parse_json((folder / _SUMS).read_text()).items():
+        path = folder / f"{name}.npy"
+        if _sum(path) != checksum:
+            raise ValueError(f"{path} is not as it was written")
+        large = path.stat().st_size >= LARGE
+        arrays[name] = np.load(path, mmap_mode="c" if large else None)
+    return arrays
