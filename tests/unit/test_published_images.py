@@ -258,12 +258,15 @@ def test_femnist_has_a_client_per_writer_with_its_own_tests(letters, tmp_path):
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ({"x": [glyph(1)], "y": [62]}, "label 0 is 62"),
-        ({"x": [glyph(1)], "y": [0, 1]}, "user a has 1 samples, but 2 labels"),
-        ({"x": [[0.5] * 783], "y": [0]}, "user a has images that are not 784 numbers"),
-        ({"x": [[1.5] * 784], "y": [0]}, "user a, sample 0 has pixels outside [0, 1] or NaN"),
-        ({"x": [glyph(1), [float("nan")] * 784], "y": [0, 0]}, "user a, sample 1"),
-        ({"x": [glyph(1)], "y": ["0"]}, "labels that are no whole numbers"),
+        (
+            {"x": [glyph(1)], "y": [62]},
+            "user a: labels must be whole numbers from 0 to 61; get the file again",
+        ),
+        ({"x": [glyph(1)], "y": [0, 1]}, "user a: there are no lists x and y of one length"),
+        ({"x": [[0.5] * 783], "y": [0]}, "user a: cannot reshape array of size 783"),
+        ({"x": [[1.5] * 784], "y": [0]}, "user a: pixels must be in [0, 1]"),
+        ({"x": [glyph(1), [float("nan")] * 784], "y": [0, 0]}, "user a: pixels must be"),
+        ({"x": [glyph(1)], "y": ["0"]}, "labels must be whole numbers"),
         ({"x": [glyph(1)]}, "no lists x and y"),
     ],
 )
@@ -303,7 +306,7 @@ def test_celeba_has_a_client_per_celebrity(tmp_path):
     assert float(halves.ready(halves.inputs[1:]).min()) == pytest.approx(-1, abs=0.05)
     (folder / "img_align_celeba" / "0.jpg").unlink()
     leaf(folder / "train", **{"7": {"x": ["0.jpg"], "y": [0]}})
-    refused(lambda: celeba(natural(), data_dir=tmp_path), "celebrity 7", "0.jpg is missing")
+    refused(lambda: celeba(natural(), data_dir=tmp_path), "user 7", "0.jpg is missing")
 
 
 def test_runs_of_before_celebas_settings_go_on():

@@ -85,13 +85,13 @@ def test_the_alphabet_is_leafs_and_what_is_not_in_it_is_its_last():
     [
         ({"raw": "x" * 80}, "no text of more than 80 characters"),
         ({"raw": 3}, "no text"),
-        ({"x": ["a" * 79], "y": ["b"]}, "sample 0 has 79 characters"),
-        ({"x": ["a" * 80], "y": ["bc"]}, "2 next ones"),
+        ({"x": ["a" * 79], "y": ["b"]}, "must have 80 characters"),
+        ({"x": ["a" * 80], "y": ["bc"]}, "the next one alone"),
         ({"x": ["a" * 80], "y": []}, "no lists x and y of one length"),
     ],
 )
 def test_a_role_that_is_altered_is_named(roles, data, says):
-    refused(lambda: roles(GHOST=data), "role GHOST", says)
+    refused(lambda: roles(GHOST=data), "user GHOST", says)
 
 
 # -------------------------------------------------------------------------------------- WikiText-2

@@ -7,7 +7,7 @@ training and test. Shakespeare, whose samples overlap, has a file of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,6 +42,22 @@ class User(NamedTuple):
     file: Path
     name: str
     data: dict[str, Any]
+
+    def samples(self) -> tuple[list[Any], list[Any]]:
+        """x and y. Raises ValueError."""
+        x, y = self.data.get("x"), self.data.get("y")
+        if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
+            raise ValueError("there are no lists x and y of one length")
+        return x, y
+
+
+@contextmanager
+def altered(user: User) -> Iterator[None]:
+    """Raise DataError naming file and user for what cannot be read of a user's data."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{user.file}: user {user.name}: {error}; get the file again") from error
 
 
 def leaf_files(folder: Path) -> dict[str, list[Path]]:
@@ -86,8 +102,10 @@ def leaf_arrays(
     def make(new: New) -> None:
         names: dict[str, int] = {}
         for split in SPLITS:
-            users = leaf_users(files[split])
-            parts = [convert(user, names.setdefault(user.name, len(names))) for user in users]
+            parts = []
+            for user in leaf_users(files[split]):
+                with altered(user):
+                    parts.append(convert(user, names.setdefault(user.name, len(names))))
             for name, none in empty.items():
                 whole = np.concatenate([none, *(part[name] for part in parts)])
                 new(f"{split}_{name}", whole.shape, none.dtype)[...] = whole
@@ -112,78 +130,44 @@ def load_femnist(folder: Path) -> Arrays:
     """The arrays of FEMNIST. Raises DataError."""
 
     def convert(user: User, owner: int) -> dict[str, Array]:
-        x, y = _xy(user)
-        owners = np.full(len(y), owner)
-        return {"images": _pixels(user, x), "labels": np.asarray(y, np.int64), "owners": owners}
+        x, y = user.samples()
+        values = np.asarray(x, dtype=np.float64).reshape(len(x), 1, 28, 28)
+        if not ((values >= 0) & (values <= 1)).all():  # NaN is in no range
+            raise ValueError("pixels must be in [0, 1]")
+        return {
+            "images": np.rint(values * 255).astype(np.uint8),
+            "labels": _labels(y, len(FEMNIST_CLASSES)),
+            "owners": np.full(len(y), owner),
+        }
 
     empty: dict[str, Array] = {
         "images": np.empty((0, 1, 28, 28), np.uint8),
         "labels": _NONE,
         "owners": _NONE,
     }
-    data = leaf_arrays(folder, "femnist-1", convert, empty)
-    return _arrays(
-        "femnist", folder, data, "writers", tuple(FEMNIST_CLASSES), Images(mean=(0.0,), std=(1.0,))
-    )
-
-
-def _arrays(
-    name: str,
-    folder: Path,
-    data: dict[str, Array],
-    by: str,
-    class_names: tuple[str, ...],
-    transform: Images,
-) -> Arrays:
-    train, test = (
-        Samples(*(torch.from_numpy(data[f"{split}_{part}"]) for part in _PARTS)) for split in SPLITS
-    )
-    for split, (_, labels, _) in zip(SPLITS, (train, test), strict=True):
-        if len(wrong := ((labels < 0) | (labels >= len(class_names))).nonzero()):
-            raise DataError(
-                f"{folder / split}: label {int(wrong[0])} is {int(labels[wrong[0]])}; labels go "
-                f"from 0 to {len(class_names) - 1}: the file is altered, or another set's"
-            )
+    train, test = _samples(leaf_arrays(folder, "femnist-1", convert, empty))
     return Arrays(
-        name=name,
+        name="femnist",
         train=train,
         test=test,
-        by=by,
-        class_names=class_names,
-        transform=transform,
+        by="writers",
+        class_names=tuple(FEMNIST_CLASSES),
+        transform=Images(mean=(0.0,), std=(1.0,)),
     )
 
 
-def _xy(user: User) -> tuple[list[Any], list[Any]]:
-    """The samples of a user. Raises DataError unless there are as many x as y."""
-    x, y = user.data.get("x"), user.data.get("y")
-    if not isinstance(x, list) or not isinstance(y, list):
-        raise DataError(f"{user.file}: user {user.name} has no lists x and y; get the file again")
-    if len(x) != len(y):
-        raise DataError(
-            f"{user.file}: user {user.name} has {len(x)} samples, but {len(y)} labels; get the "
-            "file again"
-        )
-    if not all(type(label) is int for label in y):
-        raise DataError(f"{user.file}: user {user.name} has labels that are no whole numbers")
-    return x, y
+def _labels(labels: list[Any], classes: int) -> Array:
+    """Labels (n,) int64. Raises ValueError."""
+    if not all(type(label) is int and 0 <= label < classes for label in labels):
+        raise ValueError(f"labels must be whole numbers from 0 to {classes - 1}")
+    return np.array(labels, np.int64)
 
 
-def _pixels(user: User, rows: list[Any]) -> Array:
-    """Images of 784 grey values in [0, 1] -> (n, 1, 28, 28) uint8."""
-    try:
-        values = np.asarray(rows, dtype=np.float64).reshape(len(rows), 784)
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"{user.file}: user {user.name} has images that are not 784 numbers: {error}"
-        ) from error
-    wrong = ~((values >= 0) & (values <= 1)).all(axis=1)  # NaN is in no range
-    if wrong.any():
-        raise DataError(
-            f"{user.file}: user {user.name}, sample {int(np.flatnonzero(wrong)[0])} has pixels "
-            "outside [0, 1] or NaN; get the file again"
-        )
-    return np.rint(values * 255).astype(np.uint8).reshape(-1, 1, 28, 28)
+def _samples(data: Mapping[str, Array]) -> tuple[Samples, Samples]:
+    """The samples to train and to test on."""
+    arrays = {name: torch.from_numpy(array) for name, array in data.items()}
+    train, test = (Samples(*(arrays[f"{s}_{part}"] for part in _PARTS)) for s in SPLITS)
+    return train, test
 
 
 def celeba(
@@ -212,33 +196,35 @@ def celeba(
 
 def load_celeba(folder: Path, transform: Images) -> Arrays:
     """The arrays of LEAF's CelebA. Raises DataError."""
-    files = leaf_files(folder)
+    files, size = leaf_files(folder), (CELEBA_SIDE, CELEBA_SIDE)
 
     def make(new: New) -> None:
         pillow()
         names: dict[str, int] = {}
         for split in SPLITS:
-            users = [(user, *_xy(user)) for user in leaf_users(files[split])]
-            count = sum(len(y) for _, _, y in users)
-            images = new(f"{split}_images", (count, 3, CELEBA_SIDE, CELEBA_SIDE), np.uint8)
+            users = [*leaf_users(files[split])]
+            count = sum(len(user.data.get("y", ())) for user in users)
+            images = new(f"{split}_images", (count, 3, *size), np.uint8)
             labels = new(f"{split}_labels", (count,), np.int64)
             owners = new(f"{split}_owners", (count,), np.int64)
             row = 0
-            for user, x, y in users:
-                labels[row : row + len(y)] = y
-                owners[row : row + len(y)] = names.setdefault(user.name, len(names))
-                for name in x:
-                    images[row] = _celebrity(folder, user, name)
-                    row += 1
+            for user in users:
+                with altered(user):
+                    x, y = user.samples()
+                    labels[row : row + len(y)] = _labels(y, 2)
+                    owners[row : row + len(y)] = names.setdefault(user.name, len(names))
+                    for name in x:
+                        path = folder / "img_align_celeba" / Path(str(name)).name
+                        images[row] = open_picture(path, size, resize=True)
+                        row += 1
 
-    data = prepared(folder, "celeba-1", files["train"] + files["test"], make)
-    names = ("not smiling", "smiling")
-    return replace(_arrays("celeba", folder, data, "celebrities", names, transform), raw=Resized())
-
-
-def _celebrity(folder: Path, user: User, name: Any) -> Array:
-    path = folder / "img_align_celeba" / Path(str(name)).name
-    try:
-        return open_picture(path, (CELEBA_SIDE, CELEBA_SIDE), resize=True)
-    except DataError as error:
-        raise DataError(f"{user.file}: celebrity {user.name}: {error}") from error
+    train, test = _samples(prepared(folder, "celeba-1", files["train"] + files["test"], make))
+    return Arrays(
+        name="celeba",
+        train=train,
+        test=test,
+        by="celebrities",
+        class_names=("not smiling", "smiling"),
+        transform=transform,
+        raw=Resized(),
+    )

@@ -100,24 +100,13 @@ def encode(text: str) -> Array:
 
 def _text(user: User) -> tuple[Array, Array]:
     """The text of a user, and for each character whether a window of the user's begins there."""
-    raw = user.data.get("raw")
-    if raw is not None:
+    if (raw := user.data.get("raw")) is not None:
         if not isinstance(raw, str) or len(raw) <= LENGTH:
-            raise DataError(
-                f"{user.file}: role {user.name} has no text of more than {LENGTH} characters"
-            )
-        starts = np.zeros(len(raw), dtype=bool)
-        starts[: len(raw) - LENGTH] = True
-        return encode(raw), starts
-    x, y = user.data.get("x"), user.data.get("y")
-    if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
-        raise DataError(f"{user.file}: role {user.name} has no lists x and y of one length")
-    for row, (window, following) in enumerate(zip(x, y, strict=True)):
-        if len(window) != LENGTH or len(following) != 1:
-            raise DataError(
-                f"{user.file}: role {user.name}, sample {row} has {len(window)} characters and "
-                f"{len(following)} next ones; expected {LENGTH} and 1: get the file again"
-            )
+            raise ValueError(f"the role has no text of more than {LENGTH} characters")
+        return encode(raw), np.arange(len(raw)) < len(raw) - LENGTH
+    x, y = user.samples()
+    if any(len(window) != LENGTH or len(next_) != 1 for window, next_ in zip(x, y, strict=True)):
+        raise ValueError(f"windows must have {LENGTH} characters, and the next one alone follows")
     return _merge_windows(x, y)
 
 
