@@ -33,42 +33,39 @@ from fedloom.errors import DataError
 _MOST = 200_000_000  # entries of replicated lists: 1.6 GB
 
 
-class iid(NamedPartition):
+class _ByNumber(NamedPartition):
+    """A partition of samples of any kind, by their number; tests are assigned in the same way."""
+
+    clients: Clients = hyper()
+
+    def split(self, targets: Tensor, seed: int) -> Ragged:
+        """Return the lists for targets (n, ...) of any type."""
+        return self._assign(len(targets), seed)
+
+    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
+        """Return test lists, made in the same way."""
+        return self._assign(len(tests), seed, "tests")
+
+    def _assign(self, samples: int, seed: int, *purpose: str) -> Ragged:
+        raise NotImplementedError
+
+
+class iid(_ByNumber):
     """Assign all samples at random; sizes differ by at most one. Fits any targets.
 
     >>> iid(clients=3).split(torch.zeros(7), seed=0).sizes.tolist()
     [3, 2, 2]
     """
 
-    clients: Clients = hyper()
-
-    def split(self, targets: Tensor, seed: int) -> Ragged:
-        """Return the lists for targets (n, ...) of any type."""
-        return self._assign(len(targets), stream(seed, "iid"))
-
-    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
-        """Return test lists: at random too."""
-        return self._assign(len(tests), stream(seed, "iid", "tests"))
-
-    def _assign(self, samples: int, rng: np.random.Generator) -> Ragged:
+    def _assign(self, samples: int, seed: int, *purpose: str) -> Ragged:
         check_enough(self.clients, samples)
-        return in_order(rng.permutation(samples), even_sizes(samples, self.clients))
+        order = stream(seed, "iid", *purpose).permutation(samples)
+        return in_order(order, even_sizes(samples, self.clients))
 
 
-class _Unshuffled(NamedPartition):
-    """A partition that draws nothing; test samples are assigned like training samples."""
-
-    def split(self, targets: Tensor, seed: int) -> Ragged:
-        """Return the lists for targets (n, ...) of any type; the seed changes nothing."""
-        raise NotImplementedError
-
-    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
-        """Return test lists, made in the same way."""
-        return self.split(tests, seed)
-
-
-class blocks(_Unshuffled):
-    """Assign blocks of neighbouring samples in the order of the file. Fits any targets and text.
+class blocks(_ByNumber):
+    """Assign blocks of neighbouring samples in the order of the file; the seed changes nothing.
+    Fits any targets and text.
 
     FAFED's "moderate" on MNIST and Fashion-MNIST, whose files are in no order of labels, so that
     blocks are nearly i.i.d.; its shards of a text are blocks too. Sizes differ by at most one.
@@ -79,15 +76,12 @@ class blocks(_Unshuffled):
     [[0, 1, 2], [3, 4]]
     """
 
-    clients: Clients = hyper()
-
-    def split(self, targets: Tensor, seed: int) -> Ragged:
-        """Return the lists for targets (n, ...) of any type; the seed changes nothing."""
-        check_enough(self.clients, len(targets))
-        return Ragged.from_sizes(torch.from_numpy(even_sizes(len(targets), self.clients)))
+    def _assign(self, samples: int, seed: int, *purpose: str) -> Ragged:
+        check_enough(self.clients, samples)
+        return Ragged.from_sizes(torch.from_numpy(even_sizes(samples, self.clients)))
 
 
-class replicated(_Unshuffled):
+class replicated(_ByNumber):
     """Give every client the whole training set: no heterogeneity at all. Fits any targets.
 
     FAFED's "low" as another code of its author has it; the paper's words are `similarity`. An epoch
@@ -97,11 +91,7 @@ class replicated(_Unshuffled):
     [0, 1, 2]
     """
 
-    clients: Clients = hyper()
-
-    def split(self, targets: Tensor, seed: int) -> Ragged:
-        """Return the lists for targets (n, ...) of any type; the seed changes nothing."""
-        samples = len(targets)
+    def _assign(self, samples: int, seed: int, *purpose: str) -> Ragged:
         if self.clients * samples > _MOST:
             raise DataError(
                 f"{self.clients} clients with {samples} samples each are "
@@ -147,10 +137,8 @@ class natural(NamedPartition):
         if self.by not in (None, by):
             raise DataError(f"the clients of these data are {by}, not {self.by}; use natural")
         makers = owners.numpy()
-        order = np.argsort(makers, kind="stable")
-        order = order[np.searchsorted(makers[order], 0) :]
-        ids, sizes = np.unique(makers[order], return_counts=True)
-        ends = np.cumsum(sizes)
+        rows = np.flatnonzero(makers >= 0)
+        ids, which, sizes = np.unique(makers[rows], return_inverse=True, return_counts=True)
         enough = np.flatnonzero(sizes >= self.min_size)
         if not len(enough):
             raise DataError(
@@ -165,9 +153,10 @@ class natural(NamedPartition):
                 )
             rng = stream(seed, "natural")
             enough = np.sort(rng.permutation(enough)[: self.clients])
-        parts = [order[ends[c] - sizes[c] : ends[c]] for c in enough]
-        indices = torch.from_numpy(np.concatenate(parts).astype(np.int64))
-        lists = Ragged.from_sizes(torch.from_numpy(sizes[enough].astype(np.int64)), indices)
+        places = np.full(len(ids), -1)
+        places[enough] = np.arange(len(enough))
+        clients, kept = places[which], places[which] >= 0
+        lists = Ragged.from_owners(rows[kept], clients[kept], len(enough))
         return lists, torch.from_numpy(ids[enough].astype(np.int64))
 
     def about(self) -> dict[str, Any]:
