@@ -15,8 +15,14 @@ pytest.importorskip("pandas", reason="the extra tables is not installed")
 
 from fedloom.cli.describe import in_tables
 from fedloom.data.own.columns import as_table
-from fedloom.data.own.description import _cells, described, described_clients, labels_of, parsed
-from fedloom.data.own.duplicates import rows_of
+from fedloom.data.own.description import (
+    _cells,
+    described,
+    described_clients,
+    labels_of,
+    parsed,
+    rows_of,
+)
 from support.refusals import refused
 
 

@@ -23,8 +23,7 @@ from fedloom.cli.describe import in_tables
 from fedloom.config import resolve
 from fedloom.config.sources import read
 from fedloom.data.own.cells import inputs
-from fedloom.data.own.description import ColumnDescription, Description
-from fedloom.data.own.notices import notices
+from fedloom.data.own.description import ColumnDescription, Description, notices
 from fedloom.data.own.preparation import Column, preparation_of
 from fedloom.errors import CompositionError, ConfigError, DataError
 from fedloom_flower.agreed_rules import agreed_rules

@@ -96,7 +96,7 @@ def in_json(sites: Mapping[str, Description]) -> dict[str, Any]:
 
 def in_tables(sites: Mapping[str, Description]) -> str:
     """Descriptions by site, for a terminal."""
-    from fedloom.data.own.notices import notices
+    from fedloom.data.own.description import notices
 
     parts = [f"nothing is told of fewer than {_least(sites)} rows: '-'", _labels(sites)]
     parts += [folded(f"  {line}", page_width()) for line in _shared_rows(sites)]

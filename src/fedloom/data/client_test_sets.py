@@ -30,6 +30,7 @@ def with_client_tests(
     DataError for data without a test set or with client test sets of their own, and for partitions
     that cannot divide the test samples.
 
+    >>> import torch
     >>> from fedloom.data import dirichlet, from_arrays
     >>> labels, split = torch.arange(200) % 4, dirichlet(0.1, clients=4)
     >>> data = from_arrays(torch.zeros(200, 1), labels, split, (torch.zeros(40, 1), labels[:40]))

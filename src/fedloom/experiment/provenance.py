@@ -384,7 +384,7 @@ def _describe(
     import tomli_w
 
     from ..data.heterogeneity import by_client
-    from ..data.own.ranges import ranges
+    from ..data.own.fitting import ranges
     from ..data.raw_inputs import recipe
 
     environment = _environment(folder, run.state.round if run.state else 0) | {

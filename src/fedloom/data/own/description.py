@@ -18,7 +18,9 @@ count.
 
 from __future__ import annotations
 
+import itertools
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -31,7 +33,6 @@ from ...errors import DataError
 from ..heterogeneity import Labels, labels_of_counts
 from .cells import LARGEST, Floats, empty, name_of, number_name
 from .columns import Table, finite, in_order, present, refuse_commas, text_cells
-from .duplicates import Duplicates, rows_of, shared_rows
 from .fitting import DROP
 from .tables import files_with
 
@@ -50,6 +51,7 @@ _MOST = 1000  # values of a column
 
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 Value = Annotated[str, Field(max_length=200, pattern=PLAIN)]
+Row = tuple[str, ...]
 Kind = Literal["number", "values", "texts"]
 
 
@@ -77,6 +79,16 @@ class ColumnDescription(BaseModel):
         ):
             raise ValueError("mean, deviation and quantiles are told together")
         return self
+
+
+class Duplicates(BaseModel):
+    """Rows of a site that others have, too. columns: by which rows are alike; shared: by another
+    site's name how many rows both have, None: below the least count.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    columns: list[Value] = Field(max_length=10_000)
+    shared: dict[Value, Examples | None] = {}
 
 
 class Description(BaseModel):
@@ -266,3 +278,84 @@ def labels_of(
         counts[name] = [column_counts.get(label, 0.0) for label in labels]
         counts[name].append(rows - sum(counts[name]))
     return [*labels], counts, labels_of_counts(np.array([*counts.values()]))
+
+
+def rows_of(table: Table, columns: Sequence[str], by_identity: bool) -> set[Row]:
+    """A table's rows as they are compared. by_identity: the columns say who somebody is, and a row
+    with an empty cell among them says it of nobody.
+    """
+    rows = zip(*(_plain(table, name) for name in columns), strict=True)
+    return {row for row in rows if (all if by_identity else any)(row)}
+
+
+def _plain(table: Table, name: str) -> list[str]:
+    """A column's cells as they are compared: numbers by their value, texts without the difference
+    of small letters, blanks and forms of a letter; "" of an empty one.
+    """
+    cells, gaps = table.of(name), empty(table.of(name))
+
+    def of(cell: Any) -> str:
+        text = " ".join(unicodedata.normalize("NFKC", str(cell)).casefold().split())
+        return number_name(cell) or text
+
+    return ["" if gap else of(cell) for cell, gap in zip(cells, gaps, strict=True)]
+
+
+def shared_rows(rows: Mapping[str, set[Row]], least: int) -> dict[str, dict[str, int | None]]:
+    """{site: {another site: how many rows both have, None below the least count}}."""
+    counts: dict[str, dict[str, int | None]] = {name: {} for name in rows}
+    for one, other in itertools.combinations(rows, 2):
+        count = len(rows[one] & rows[other])
+        counts[one][other] = counts[other][one] = count if count >= least else None
+    return counts
+
+
+def notices(sites: Mapping[str, Description]) -> list[str]:
+    """A line for each site whose labels are all one class, and for each column of texts in which
+    two sites have no value in common.
+    """
+    lines = [
+        one_class(name, f"'{label}'") for name, site in sites.items() if (label := _label(site))
+    ]
+    for column in dict.fromkeys(name for site in sites.values() for name in site.columns):
+        for one, other in itertools.combinations(sites, 2):
+            if line := _apart(column, one, sites[one], other, sites[other]):
+                lines.append(line)
+                break  # the first pair says it
+    return lines
+
+
+def one_class(site: str, label: str = "of one class") -> str:
+    """What is said of a site all of whose training rows have one label."""
+    return (
+        f"{site}: all training rows are {label}: are its labels read as those of other sites are? "
+        "If not, write target = ... or recode = ... into its own file, below [data]"
+    )
+
+
+def _label(site: Description) -> str | None:
+    """The class of all rows of a site; None if there may be another."""
+    column = None if site.target is None else site.columns.get(site.target)
+    if column is None or column.kind == "number" or len(column.counts) != 1:
+        return None
+    ((label, count),) = column.counts.items()
+    return label if count == site.rows else None
+
+
+def _apart(name: str, one: str, first: Description, other: str, second: Description) -> str:
+    """What is said of a column whose values are others at each of two sites; empty if some are
+    common, or if it may be a number at both.
+    """
+    column, other_column = first.columns.get(name), second.columns.get(name)
+    if column is None or other_column is None or "texts" not in (column.kind, other_column.kind):
+        return ""
+    values, others = [*column.counts], [*other_column.counts]
+    if not values or not others or {*values} & {*others}:
+        return ""
+    by_folded = {value.casefold(): value for value in values}
+    recodes = ", ".join(f'"{v}" = "{by_folded.get(v.casefold(), "...")}"' for v in others[:10])
+    return (
+        f"column '{name}': {one} has {', '.join(values[:10])} and {other} {', '.join(others[:10])},"
+        f" none in common. If they mean the same, write into the file of {other}, below [data]: "
+        f"recode.{name} = {{ {recodes} }}"
+    )

@@ -17,22 +17,37 @@ from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import FederatedData
 from fedloom.data.own.cells import Bools, empty, name_of
 from fedloom.data.own.columns import (
+    ANSWERS,
     Table,
+    columns_in,
     distinct_names,
     indices_in,
+    is_condition,
     labels_of,
     present,
     short,
     warn_of_look_alikes,
+    with_condition,
 )
-from fedloom.data.own.conditions import ANSWERS, columns_in, is_condition, with_condition
-from fedloom.data.own.files import FILE, Paths, files_of, joined_files, parts_of, several, stem
-from fedloom.data.own.fitting import DROP, FitOptions
-from fedloom.data.own.making import Making
+from fedloom.data.own.fitting import DROP, FitOptions, Making
 from fedloom.data.own.preparation import Preparation, Rules
-from fedloom.data.own.reading import Reading
-from fedloom.data.own.row_checks import refuse_twice, warn_of_one_class
-from fedloom.data.own.test_rows import HeldOut, split_by_date, split_by_share
+from fedloom.data.own.reading import (
+    FILE,
+    Paths,
+    Reading,
+    files_of,
+    joined_files,
+    parts_of,
+    several,
+    stem,
+)
+from fedloom.data.own.rows import (
+    HeldOut,
+    refuse_twice,
+    split_by_date,
+    split_by_share,
+    warn_of_one_class,
+)
 from fedloom.data.partition.without_labels import natural
 from fedloom.data.raw_inputs import Raw
 from fedloom.data.transforms import Images
