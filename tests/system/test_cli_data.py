@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pytest
 
-from fedloom.data.published import text_classification as reviews
+from fedloom.data.published import texts as reviews
 from fedloom.data.published.catalogue import CATALOGUE
 from fedloom.data.published.heart import COLUMNS, heart_files
 from fedloom.data.published.verify import STATES

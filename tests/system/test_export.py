@@ -19,7 +19,7 @@ from fedloom.cli import exported
 from fedloom.data import Images, digits, from_arrays, iid
 from fedloom.data.own.columns import as_table
 from fedloom.data.own.preparation import Column, Preparation
-from fedloom.data.published.shakespeare import ALPHABET
+from fedloom.data.published.leaf import ALPHABET
 from fedloom.data.raw_inputs import Characters, Columns, Pixels, Running, Words, recipe
 from fedloom.models import mlp
 from fedloom.storage.seal import seal

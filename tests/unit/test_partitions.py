@@ -27,8 +27,7 @@ from fedloom.data import (
     similarity,
     stratified,
 )
-from fedloom.data.partition.dirichlet import _draw_counts
-from fedloom.data.partition.dirichlet_sampled import _log_dirichlet
+from fedloom.data.partition.dirichlet import _draw_counts, _log_dirichlet
 from fedloom.errors import DataError
 from support.refusals import refused
 

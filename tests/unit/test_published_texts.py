@@ -10,8 +10,8 @@ import torch
 from published import leaf, write
 
 from fedloom.data import ag_news, blocks, iid, natural, shakespeare, wikitext2
-from fedloom.data.published import text_classification as reviews
-from fedloom.data.published.shakespeare import ALPHABET, encode
+from fedloom.data.published import texts as reviews
+from fedloom.data.published.leaf import ALPHABET, encode
 from fedloom.data.published.vocabulary import by_frequency, padded
 from support.refusals import refused
 

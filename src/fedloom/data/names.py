@@ -11,22 +11,24 @@ from fedloom.data.client_test_sets import TESTS, with_client_tests
 from fedloom.data.federated import FederatedData
 from fedloom.data.generated import shapes
 from fedloom.data.heterogeneity import measure
-from fedloom.data.own.client_files import hdf5, leaf, pfllib
-from fedloom.data.own.folders import folders
+from fedloom.data.own.folders import folders, hdf5, leaf, pfllib
 from fedloom.data.own.hugging_face import from_partitions, hugging_face
-from fedloom.data.own.in_memory import from_arrays, from_clients
+from fedloom.data.own.in_memory import from_arrays, from_clients, from_datasets
 from fedloom.data.own.tables import table
-from fedloom.data.own.torch_datasets import from_datasets
 from fedloom.data.partition import *  # noqa: F403  # its __all__: every partition
 from fedloom.data.published.download import data_root
 from fedloom.data.published.heart import heart
-from fedloom.data.published.images import cifar10, cifar100, digits, fashion_mnist, mnist
-from fedloom.data.published.leaf import celeba, femnist
-from fedloom.data.published.shakespeare import shakespeare
+from fedloom.data.published.images import (
+    cifar10,
+    cifar100,
+    digits,
+    fashion_mnist,
+    mnist,
+    tiny_imagenet,
+)
+from fedloom.data.published.leaf import celeba, femnist, shakespeare
 from fedloom.data.published.tcga import tcga
-from fedloom.data.published.text_classification import ag_news
-from fedloom.data.published.tiny_imagenet import tiny_imagenet
-from fedloom.data.published.wikitext import wikitext2
+from fedloom.data.published.texts import ag_news, wikitext2
 from fedloom.data.transforms import Images, Tokens, Transform
 
 SOURCES: Registry[Callable[..., FederatedData]] = Registry(

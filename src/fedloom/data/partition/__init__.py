@@ -9,10 +9,12 @@ from collections.abc import Callable
 
 from fedloom.core.registry import Registry
 from fedloom.data.client_indices import Partition
-from fedloom.data.partition.dirichlet import dirichlet, dirichlet_unbalanced
-from fedloom.data.partition.dirichlet_sampled import (
+from fedloom.data.partition.base import from_function
+from fedloom.data.partition.dirichlet import (
+    dirichlet,
     dirichlet_interleaved,
     dirichlet_recycled,
+    dirichlet_unbalanced,
     drawn,
     pathological,
 )
@@ -23,7 +25,6 @@ from fedloom.data.partition.label_skew import (
     similarity,
     stratified,
 )
-from fedloom.data.partition.own import from_function
 from fedloom.data.partition.without_labels import (
     blocks,
     by_lists,

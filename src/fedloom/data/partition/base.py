@@ -1,8 +1,13 @@
-"""What partitions share: checks, pools of shuffled indices per class, cutting into lists."""
+"""What partitions share: checks, pools of shuffled indices per class, cutting into lists; and what
+makes a partition of a user's function.
+"""
 
 from __future__ import annotations
 
-from dataclasses import fields
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar, dataclass_transform
 
 import numpy as np
@@ -11,7 +16,7 @@ from torch import Tensor
 
 from fedloom.core.hyper import Hyper, Part, PositiveInt
 from fedloom.core.rng import key
-from fedloom.data.client_indices import Ints, Ragged
+from fedloom.data.client_indices import Ints, Partition, Ragged, as_lists
 from fedloom.errors import DataError
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -177,3 +182,39 @@ def assign(pools: Pools, counts: Ints) -> Ragged:
     owners = np.concatenate([np.repeat(np.arange(len(row)), row) for row in counts])
     order = [pool[: row.sum()] for pool, row in zip(pools, counts, strict=True)]
     return Ragged.from_owners(np.concatenate(order), owners, counts.shape[1])
+
+
+_GIVEN = ["targets", "seed"]
+
+
+@dataclass(frozen=True)
+class ByFunction:
+    """What f(targets, seed, **options) returns: a list of indices for each client."""
+
+    function: Callable[..., Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def split(self, targets: Tensor, seed: int) -> Ragged:
+        """Call the function. Raises DataError for anything but lists of indices."""
+        return as_lists(self.function(targets, seed, **self.options), self.function)
+
+    def about(self) -> dict[str, Any]:
+        """The function's name, and its options."""
+        return {"kind": self.function.__name__, **self.options}
+
+
+def from_function(function: Callable[..., Any]) -> Callable[..., Partition]:
+    """What makes a partition of a user's function: itself, or where it is one of the targets and a
+    seed, a function of its other parameters.
+    """
+    signature = inspect.signature(function)
+    if [*signature.parameters][:2] != _GIVEN:
+        return function
+
+    @functools.wraps(function)
+    def make(**options: Any) -> Partition:
+        return ByFunction(function, options)
+
+    rest = [p for name, p in signature.parameters.items() if name not in _GIVEN]
+    make.__signature__ = signature.replace(parameters=rest)  # type: ignore[attr-defined]
+    return make

@@ -1,10 +1,18 @@
-"""Label shares from a Dirichlet distribution: per client (equal sizes), or per class (unequal)."""
+"""Label shares from a Dirichlet distribution: client after client, per class (unequal sizes), or
+sample by sample in a random order of the clients.
+
+That order is FedSMOO's and FIARSE's code's: one client after the other, drawn uniformly among those
+whose quota is not full. What a client takes is a class drawn from its own p_i; the partitions
+differ in where p_i comes from and in what happens when a class has no sample left.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedloom.core.hyper import PositiveInt, hyper
@@ -17,8 +25,11 @@ from fedloom.data.partition.base import (
     NamedPartition,
     Pools,
     assign,
+    check_classes,
     even_sizes,
     in_order,
+    ranks,
+    refuse_class,
 )
 from fedloom.errors import DataError
 
@@ -199,3 +210,236 @@ def _race(rng: np.random.Generator, weights: Floats, left: Ints, size: int) -> I
     times[waiting <= 0] = np.inf
     winners = np.argpartition(times, size - 1, axis=None)[:size]
     return np.bincount(winners // depth, minlength=len(left))
+
+
+_AT_ONCE = 50_000  # clients that are drawn: a million would need gigabytes of random numbers
+
+
+class dirichlet_interleaved(ByLabel, NamedPartition):
+    """Assign sample by sample to clients whose label shares differ (FIARSE's partition).
+
+    Client i has p_i ~ Dir(alpha 1_C). Sample by sample a client is drawn uniformly among those that
+    are not full, a class from its p_i among those that have samples left, and a sample of it.
+    Unlike `dirichlet`, no client comes late: all share what is left at the end. Disjoint, complete,
+    sizes that differ by at most one (the code leaves n % N samples over and may never end).
+
+    Source: Wu et al., FIARSE, NeurIPS 2024, code ("balanced"). Raises DataError as `dirichlet`.
+
+    >>> import torch
+    >>> lists = dirichlet_interleaved(0.3, clients=4).split(torch.arange(20) % 5, seed=0)
+    >>> lists.sizes.tolist(), sorted(lists.indices.tolist()) == list(range(20))
+    ([5, 5, 5, 5], True)
+    """
+
+    alpha: Alpha = hyper()
+    clients: Clients = hyper()
+
+    def _assign(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
+        laws = _log_dirichlet(self._stream(seed, "laws"), self.alpha, self.clients, len(pools))
+        totals = np.array([len(pool) for pool in pools])
+        sizes = even_sizes(int(totals.sum()), self.clients)
+        turns = _turns(rng, sizes)
+        return _deal_samples(pools, turns, _draw_available(rng, turns, laws, totals), sizes)
+
+
+class dirichlet_recycled(ByLabel, NamedPartition):
+    """Assign from pools per class that restart when they are empty (FedSMOO's Dirichlet).
+
+    Client i has p_i ~ Dir(alpha 1_C) and a quota of n // N (client 0: and the remainder). Sample by
+    sample a client is drawn uniformly among those that are not full, and a class from its p_i; it
+    gets the next sample of the class's shuffled list. A list that has ended restarts, and the
+    class is drawn again. So every client follows its p_i, wanted classes are held more than once,
+    others in part: the lists overlap, and no validation part can be cut from them.
+
+    Source: Sun et al., FedSMOO, ICML 2023 ("with replacement"), and its code. Raises DataError as
+    `dirichlet`.
+
+    >>> import torch
+    >>> lists = dirichlet_recycled(0.1, clients=4).split(torch.arange(21) % 5, seed=0)
+    >>> lists.sizes.tolist(), len(lists.indices.unique()) < 21
+    ([6, 5, 5, 5], True)
+    """
+
+    alpha: Alpha = hyper()
+    clients: Clients = hyper()
+
+    def _assign(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
+        laws = _log_dirichlet(self._stream(seed, "laws"), self.alpha, self.clients, len(pools))
+        return _recycle(pools, rng, laws)
+
+
+class pathological(ByLabel, NamedPartition):
+    """Assign c random classes to each client, evenly, from pools that restart (FedSMOO's).
+
+    As `dirichlet_recycled`, with p_i uniform over a set of `classes` classes, every set being as
+    likely as any other. `classes_per_client` and `shards` use every sample once.
+
+    Source: Sun et al., FedSMOO, ICML 2023, and its code. Raises DataError for more classes than
+    there are, and as `dirichlet` does.
+
+    >>> import torch
+    >>> labels = torch.arange(60) % 6
+    >>> lists = pathological(2, clients=3).split(labels, seed=0)
+    >>> [len(labels[lists.of(i)].unique()) for i in range(3)]
+    [2, 2, 2]
+    """
+
+    classes: PositiveInt = hyper(meaning="classes of each client")
+    clients: Clients = hyper()
+
+    def _assign(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
+        check_classes(self.classes, len(pools))
+        draws = self._stream(seed, "classes").random((self.clients, len(pools)))
+        # each row of argsort is a uniform permutation, so every set of classes is equally likely
+        selected = np.argsort(draws, axis=1) < self.classes
+        return _recycle(pools, rng, np.where(selected, 0.0, -np.inf))
+
+
+class drawn(ByLabel, NamedPartition):
+    """Draw every client's samples from the whole set, by label shares of its own.
+
+    Client i has p_i ~ Dir(alpha 1_C) and `each` samples: their classes are drawn from p_i, and the
+    samples uniformly among those of the class, with replacement. Clients are independent of each
+    other, so there may be more of them than samples: a federation of a million devices from a small
+    set. The lists overlap, so that no validation part can be cut from them.
+
+    Source: the Dirichlet label shares of Hsu, Qi and Brown, 2019. Raises DataError as `dirichlet`,
+    but for more clients than samples.
+
+    >>> labels = torch.arange(20) % 5
+    >>> lists = drawn(0.3, clients=1000, each=4).split(labels, seed=0)
+    >>> lists.count, lists.sizes.unique().tolist()
+    (1000, [4])
+    """
+
+    alpha: Alpha = hyper()
+    clients: Clients = hyper()
+    each: PositiveInt = hyper(meaning="training samples of each client")
+
+    def split(self, targets: Tensor, seed: int) -> Ragged:
+        """Return the lists for labels (n,)."""
+        labels = self._labels(targets)
+        return self._draw([np.flatnonzero(labels == c) for c in np.unique(labels)], seed, "samples")
+
+    def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
+        """Return `each` test samples for every client, by its label shares in training."""
+        labels, classes = self._labels(tests), np.unique(self._labels(targets))
+        if len(odd := np.setdiff1d(labels, classes)):
+            refuse_class(odd[0])
+        return self._draw([np.flatnonzero(labels == c) for c in classes], seed, "test samples")
+
+    def _draw(self, pools: Pools, seed: int, purpose: str) -> Ragged:
+        laws, rng = self._stream(seed, "laws"), self._stream(seed, purpose)
+        sizes = np.array([len(pool) for pool in pools])
+        first, samples = np.cumsum(sizes) - sizes, np.concatenate(pools)
+        out = np.empty((self.clients, self.each), dtype=np.int64)
+        for start in range(0, self.clients, _AT_ONCE):
+            part = out[start : start + _AT_ONCE]
+            logs = _log_dirichlet(laws, self.alpha, len(part), len(pools))
+            shares = np.diff(_shares(logs, sizes > 0), prepend=0.0)  # a test set may lack a class
+            counts = rng.multinomial(self.each, shares)
+            classes = np.repeat(np.tile(np.arange(len(pools)), len(part)), counts.ravel())
+            positions = (rng.random(classes.size) * sizes[classes]).astype(np.int64)
+            part[:] = np.sort(samples[first[classes] + positions].reshape(part.shape), axis=1)
+        lengths = torch.full((self.clients,), self.each)
+        return Ragged.from_sizes(lengths, torch.from_numpy(out.reshape(-1)))
+
+
+# ------------------------------------------------------------------------------------------- turns
+def _turns(rng: np.random.Generator, quotas: Ints) -> Ints:
+    """The client that draws next, sample by sample (sum of the quotas,).
+
+    The next is uniform among those that are not full. Blocks of draws among the clients that were
+    not full when the block began, without the draws of clients that have become full, have the same
+    distribution.
+    """
+    remaining = quotas.copy()
+    out: list[Ints] = [np.empty(0, dtype=np.int64)]
+    while len(waiting := remaining.nonzero()[0]):
+        batch = waiting[rng.integers(len(waiting), size=int(remaining.sum()))]
+        batch = batch[ranks(batch) < remaining[batch]]
+        remaining -= np.bincount(batch, minlength=len(remaining))
+        out.append(batch)
+    return np.concatenate(out)
+
+
+def _deal_samples(pools: Pools, turns: Ints, classes: Ints, sizes: Ints) -> Ragged:
+    """Give each turn the next sample of its class; a pool that has ended restarts."""
+    order = np.empty(len(turns), dtype=np.int64)
+    for label, pool in enumerate(pools):
+        rows = (classes == label).nonzero()[0]
+        if len(rows):
+            order[rows] = np.resize(pool, len(rows))
+    return in_order(order[np.argsort(turns, kind="stable")], sizes)
+
+
+# ------------------------------------------------------------------------------------------ classes
+def _log_dirichlet(rng: np.random.Generator, alpha: float, rows: int, classes: int) -> Floats:
+    """Logarithms of draws from Dir(alpha 1_C), (rows, C), each row up to a constant.
+
+    log Gamma(alpha) = log Gamma(alpha + 1) + log(U) / alpha: nothing underflows, so that a client
+    of a tiny alpha whose class is used up still has a next one.
+    """
+    boost = rng.standard_exponential((rows, classes)) / alpha
+    return np.log(rng.standard_gamma(alpha + 1, (rows, classes))) - boost
+
+
+def _shares(laws: Floats, available: Any) -> Floats:
+    """Cumulative shares (rows, C) of the remaining classes; laws are logarithms of the shares."""
+    masked = np.where(available, laws, -np.inf)
+    weights = np.exp(masked - masked.max(axis=1, keepdims=True))
+    sums = np.cumsum(weights, axis=1)
+    shares: Floats = sums / sums[:, -1:]
+    return shares
+
+
+def _draw(rng: np.random.Generator, rows: Ints, sums: Floats) -> Ints:
+    """A class for each entry of rows by inverse CDF: the first whose cumulative share exceeds u."""
+    count, classes = sums.shape
+    u = np.minimum(rng.random(len(rows)), 1 - 1e-9)  # rounding must not reach the next row
+    flat = (sums + np.arange(count)[:, None]).ravel()
+    labels: Ints = np.searchsorted(flat, u + rows, side="right") - rows * classes
+    return labels
+
+
+def _draw_available(rng: np.random.Generator, turns: Ints, laws: Floats, totals: Ints) -> Ints:
+    """The class of every turn, none taken more often than it has samples (C,).
+
+    All classes are drawn at once. From the first turn with an exhausted class on, all turns are
+    drawn again among the classes that are left: at most once for each class.
+    """
+    available = totals > 0
+    classes = _draw(rng, turns, _shares(laws, available))
+    while (over := ranks(classes) >= totals[classes]).any():
+        first = int(over.argmax())
+        available[classes[first]] = False
+        again = first + (classes[first:] == classes[first]).nonzero()[0]
+        owners, rows = np.unique(turns[again], return_inverse=True)
+        classes[again] = _draw(rng, rows, _shares(laws[owners], available))
+    return classes
+
+
+def _recycle(pools: Pools, rng: np.random.Generator, laws: Floats) -> Ragged:
+    """Fill the clients from pools that restart."""
+    totals = np.array([len(pool) for pool in pools])
+    clients = len(laws)
+    lacking = np.isneginf(np.where(totals > 0, laws, -np.inf)).all(axis=1)
+    if lacking.any():
+        raise DataError(
+            f"there are no samples of any class of client {int(lacking.argmax())}; take "
+            "independent test sets, or more classes per client"
+        )
+    samples = int(totals.sum())
+    sizes = np.full(clients, samples // clients, dtype=np.int64)
+    sizes[0] += samples % clients
+    turns, sums = _turns(rng, sizes), _shares(laws, totals > 0)
+    classes = _draw(rng, turns, sums).tolist()
+    remaining, owners = totals.tolist(), turns.tolist()
+    for turn, label in enumerate(classes):
+        choice = label
+        while not remaining[choice]:  # it restarts, and the class is drawn again
+            remaining[choice] = int(totals[choice])
+            choice = int(np.searchsorted(sums[owners[turn]], rng.random(), side="right"))
+        remaining[choice] -= 1
+        classes[turn] = choice
+    return _deal_samples(pools, turns, np.array(classes, dtype=np.int64), sizes)

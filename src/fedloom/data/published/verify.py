@@ -13,12 +13,10 @@ import torch
 from fedloom.data.dataset import Arrays
 from fedloom.data.published.catalogue import CATALOGUE, Entry, fetch_set
 from fedloom.data.published.download import fetch, verify
+from fedloom.data.published.images import tiny_files
 from fedloom.data.published.leaf import HOME as LEAF
-from fedloom.data.published.leaf import leaf_files, leaf_users, load_femnist
-from fedloom.data.published.shakespeare import load_shakespeare
-from fedloom.data.published.text_classification import read_news
-from fedloom.data.published.tiny_imagenet import tiny_files
-from fedloom.data.published.wikitext import words_of
+from fedloom.data.published.leaf import leaf_files, leaf_users, load_femnist, load_shakespeare
+from fedloom.data.published.texts import read_news, words_of
 from fedloom.errors import DataError
 
 VERIFIED, SUBSET, MISSING, DAMAGED = STATES = ("verified", "subset", "missing", "damaged")
