@@ -33,7 +33,11 @@ def first_example() -> str:
 
 def record(folder: Path) -> dict[str, Any]:
     """What the page needs of the demo's runs, and the example."""
-    runs = [load_run(run) for name in ALGORITHMS for run in sorted(folder.glob(f"algorithm={name}-seed*"))]
+    runs = [
+        load_run(run)
+        for name in ALGORITHMS
+        for run in sorted(folder.glob(f"algorithm={name}-seed*"))
+    ]
     groups = group_runs(runs)
     return {
         "commit": own_commit(),
