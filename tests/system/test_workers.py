@@ -28,7 +28,7 @@ from fedloom.cli.__main__ import cli
 from fedloom.cli.dry_run import estimate, measure
 from fedloom.config import from_run, resolve
 from fedloom.data import from_arrays, iid
-from fedloom.engines import Workers, auto, worker_pool, workers
+from fedloom.engines import Workers, auto, workers
 from fedloom.engines import heartbeat as pulse
 from fedloom.engines.shared_memory import Board, load
 from fedloom.errors import ConfigError, WorkerError
@@ -97,28 +97,14 @@ def test_a_worker_that_is_stopped_in_mid_round_is_replaced(tmp_path, caplog, mon
     monkeypatch.setattr(pulse, "POLL", 0.1)
     monkeypatch.setattr(pulse.Heartbeats, "limit", limit)
     whole = standing(tmp_path / "none", "serial", 0).run()
-    with Workers(1).early():  # its processes are taken
-        (early,) = worker_pool.EARLY[1][1]._processes
-        end = standing(tmp_path / "one", "workers:1", 1).run()
-        assert not worker_pool.EARLY
+    end = standing(tmp_path / "one", "workers:1", 1).run()
     (worker,) = os.listdir(tmp_path / "one")
-    assert int(worker) == early
     said = rf"worker process {worker} has sent no heartbeat for [\d.]+ s, in client"
     assert re.search(rf"{said}s? [\d, ]+ of round 1; it is replaced", caplog.text)
     assert weights(end.model) == weights(whole.model)
     assert timeless(end.history) == timeless(whole.history)
     with pytest.raises(ProcessLookupError):
         os.kill(int(worker), 0)
-
-
-def test_processes_that_no_run_takes_are_ended():
-    with pytest.raises(ConfigError), Workers(1).early():
-        board, executor = worker_pool.EARLY[1]
-        (process,) = executor._processes.values()
-        raise ConfigError("the data are not there")
-    assert not process.is_alive() and not board.folder.exists() and not worker_pool.EARLY
-    with Workers(10**6).early():
-        assert not worker_pool.EARLY
 
 
 @pytest.mark.slow
@@ -159,7 +145,7 @@ def test_a_worker_that_stops_while_it_hands_over_a_result_can_be_ended(monkeypat
                 os.write(each._writer.fileno(), struct.pack("!i", 1000) + b"only the beginning")
         os.kill(os.getpid(), signal.SIGSTOP)
 
-    monkeypatch.setattr(worker_pool, "_PATIENCE", 0.3)
+    monkeypatch.setattr(workers, "_PATIENCE", 0.3)
     engine = Workers(1)
     engine._executor = ProcessPoolExecutor(max_workers=1)
     future = engine._executor.submit(half_a_result)
@@ -309,10 +295,9 @@ def test_a_tensor_with_entries_that_share_memory_or_in_another_order_stays_where
 # -------------------------------------------------------------------------------- a killed parent
 STARTS = """
 import sys, time
-from fedloom.engines import worker_pool
-from fedloom.engines.shared_memory import Board
+from fedloom.engines import workers
 sys.path.insert(0, sys.argv[1])  # the workers get it too
-executor = worker_pool.started(2, Board())
+executor = workers.started(2, 'nothing')
 executor.submit(int)
 print(*executor._processes, flush=True)
 time.sleep(60)
@@ -321,15 +306,14 @@ time.sleep(60)
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
-@pytest.mark.parametrize("importing", [False, True])
-def test_workers_end_with_a_killed_parent_while_they_import_torch(importing, tmp_path):
+def test_workers_end_with_a_killed_parent_while_they_import_torch(tmp_path):
     slow = "import os, time; open(f'{__file__}.{os.getpid()}', 'w').close(); time.sleep(60)"
     (tmp_path / "torch.py").write_text(slow)
     command = [sys.executable, "-c", STARTS, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         pids = [int(pid) for pid in process.stdout.readline().split()]
         end = time.monotonic() + 60
-        while importing and len([*tmp_path.glob("torch.py.*")]) < 2 and time.monotonic() < end:
+        while len([*tmp_path.glob("torch.py.*")]) < 2 and time.monotonic() < end:
             time.sleep(0.02)
         process.kill()
         killed = time.monotonic()

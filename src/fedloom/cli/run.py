@@ -248,10 +248,9 @@ def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
 
     group = _group(config)
     try:
-        with _workers(config, group):
-            experiment = config.experiment()
-            begin = experiment.run if fresh else experiment.resume
-            result = begin(folder, progress=not quiet)
+        experiment = config.experiment()
+        begin = experiment.run if fresh else experiment.resume
+        result = begin(folder, progress=not quiet)
     except KeyboardInterrupt as stop:
         text = "\ninterrupted before the first round; nothing was kept"
         if (folder / "config.toml").is_file():
@@ -273,15 +272,6 @@ def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
         return
     print_line(f"  run in {folder}" + (f", report in {report}" if report else ""))
     print_line(f"  beside others: fedloom report {quote(str(folder))} RUN... --out report.html\n")
-
-
-def _workers(config: Config, group: Group) -> contextlib.AbstractContextManager[None]:
-    """Start the worker processes of a run that needs some, while its data are loaded."""
-    from fedloom.engines import Workers, make_engine
-
-    text = config.values["engine"]
-    engine = make_engine(text) if group.size == 1 and text.startswith("workers") else None
-    return engine.early() if isinstance(engine, Workers) else contextlib.nullcontext()
 
 
 def _group(config: Config) -> Group:

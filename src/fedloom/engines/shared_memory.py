@@ -132,14 +132,13 @@ class Board:
         with block_hangups():
             self._tracker.register(str(self.folder), "folder")
 
-    def post(self, value: Any, name: str = "", once: Iterable[Tensor] = ()) -> str:
-        """Write an object, and then the file of this name; returns its path for load(). Raises
-        OSError if the memory is full.
+    def post(self, value: Any, once: Iterable[Tensor] = ()) -> str:
+        """Write an object -> its path for load(). Raises OSError if the memory is full.
 
         once: tensors of the object that nobody changes. They lie in shared memory afterwards, here
         as in other processes, and not in this process's memory as well.
         """
-        path = self.folder / (name or self.new_name("post"))
+        path = self.folder / self.new_name("post")
         parcel, pickler = _written(value, self.folder, f"{path.name}.large")
         for t in once:
             n = pickler.numbers.get(id(t), len(parcel.places))
@@ -148,9 +147,7 @@ class Board:
                 raw = _mapped(self.folder / parcel.file)[first : first + count]
                 mapped = _tensor(raw, str(t.dtype).removeprefix("torch."), tuple(t.shape))
                 t.set_(mapped.untyped_storage(), mapped.storage_offset(), t.shape, t.stride())
-        part = path.with_suffix(".part")
-        part.write_bytes(pickle.dumps(parcel))
-        part.rename(path)
+        path.write_bytes(pickle.dumps(parcel))
         return str(path)
 
     def remove(self, path: str) -> None:

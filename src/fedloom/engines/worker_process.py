@@ -23,26 +23,23 @@ from .client_results import RangeResult, Request, TrainTask
 from .ranges import Clients
 from .shared_memory import Parcel, load, packed, unpacked
 
-_PAUSE = 0.01  # seconds between two looks for what is to be loaded
 _LOOK = 0.5  # seconds between two looks for the parent
 _HERE: dict[str, Any] = {}  # this process's clients, and what it loaded last
 
 
 def begin(post: str, parent: int) -> None:
-    """Make this process a worker. It may have to wait for `post`."""
+    """Make this process a worker of the run that is posted."""
     leave_to_parent()
     try:
         pulse.begin(Path(post).parent)
+        threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+        plan, fed, module, chunk, onednn = load(post)
     except FileNotFoundError:
         if os.getppid() == parent:
             raise
         os._exit(3)  # the parent was killed meanwhile, and its folder is gone
-    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
-    while not os.path.exists(post):
-        time.sleep(_PAUSE)
     torch.set_num_threads(1)
     keep_memory()
-    plan, fed, module, chunk, onednn = load(post)
     net = Net(module)
     net.onednn = onednn
     clients = Clients(plan, fed, net, chunk)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 
+from ..core.child_processes import begin_guarded
 from ..core.net import Net
 from ..core.vector import rec
 from ..errors import ConfigError, WorkerError
 from ..federation.federation import Federation
 from ..plan import Plan
 from . import heartbeat as pulse
-from . import worker_pool, worker_process
+from . import worker_process
 from .base import processors
 from .client_results import RangeResult, Request, TrainTask, join_results
 from .heartbeat import Heartbeats, Hung, short_list
@@ -109,14 +111,13 @@ class Workers:
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Put plan, data and model into shared memory, and start the processes."""
         self.settle(plan, fed, net)
-        self._board, self._executor = worker_pool.EARLY.pop(self.workers, None) or (Board(), None)
+        self._board = Board()
         module = net.export(net.init(), net.init_buffers())
         chunk = None if self._vectorised is None else self.chunk
         net.onednn = self.onednn  # for metrics of the whole set, which are computed here
         try:
             self._post = self._board.post(
                 (plan, fed, module, chunk, self.onednn),
-                worker_pool.FIRST,
                 once=(fed.data.inputs, fed.data.targets),
             )
         except OSError:  # the memory is full
@@ -129,8 +130,7 @@ class Workers:
                 "vectorised, which train them here"
             ) from error
         self._heartbeats = Heartbeats(self._board.folder, self.workers)
-        if self._executor is None:
-            self._start()
+        self._start()
 
     def wait_until_ready(self, seconds: float) -> None:
         """Wait until all processes have loaded the run. Raises WorkerError after these seconds."""
@@ -142,9 +142,8 @@ class Workers:
             time.sleep(_PAUSE)
 
     def _start(self) -> None:
-        assert self._board is not None
         self._heartbeats.begin(anew=True)
-        self._executor = worker_pool.started(self.workers, self._board)
+        self._executor = started(self.workers, self._post)
 
     def map(self, request: Request, task: TrainTask) -> RangeResult:
         """See Engine.map. Raises WorkerError if workers keep dying or hanging."""
@@ -247,13 +246,7 @@ class Workers:
             self._board = None
 
     def _end(self) -> None:
-        """End the processes, whatever they are doing."""
-        worker_pool.end(self._executor)
-
-    def early(self) -> AbstractContextManager[None]:
-        """Inside, the processes of an engine like this one start while the data are loaded."""
-        fits = self._number <= PER_PROCESSOR * processors()  # else it is refused later
-        return worker_pool.started_early(self._number) if fits else nullcontext()
+        end(self._executor)
 
 
 class _Task(NamedTuple):
@@ -276,3 +269,36 @@ def _describe_hang(hung: Hung, tasks: list[_Task]) -> str:
         f"worker process {hung.worker} has sent no heartbeat for {seconds}, in "
         f"{tasks[hung.task - 1].description}; it is replaced, and its work is repeated"
     )
+
+
+_WORKER = f"{__package__}.worker_process"
+_PATIENCE = 5.0  # seconds for processes to end on their own
+
+
+def started(number: int, post: str) -> Any:
+    """Processes that load what is posted there, plan, data and model, and take tasks."""
+    from loky import ProcessPoolExecutor
+
+    parent = os.getpid()
+    return ProcessPoolExecutor(
+        max_workers=number,
+        initializer=begin_guarded,  # which a process can load before torch
+        initargs=(parent, _WORKER, "begin", post, parent),
+        env={"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+    )
+
+
+def end(executor: Any) -> None:
+    """End these processes, whatever they are doing."""
+    processes = list((executor._processes or {}).values())
+    results, manager = executor._result_queue, executor._executor_manager_thread
+    executor.shutdown(wait=False, kill_workers=True)
+    if manager is None:
+        return
+    manager.join(_PATIENCE)
+    if manager.is_alive():  # it reads a result that a hanging worker wrote only in part
+        for process in processes:
+            if process.is_alive():
+                os.kill(process.pid, signal.SIGKILL)
+        results._writer.close()
+        manager.join()
