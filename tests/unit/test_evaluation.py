@@ -13,14 +13,12 @@ from fedloom.engines.scores import Score, add, per_example
 from fedloom.errors import DataError
 from fedloom.evaluation.settings import Curve
 from fedloom.server.progress import Progress
+from fedloom.server.state import Ledger
 
 
 def follow(curve, values, apart=1):
-    """The averages of evaluations; a round costs 100 bytes and a second."""
-    return [
-        curve.add(n * apart, value, 100 * n * apart, float(n * apart))
-        for n, value in enumerate(values, 1)
-    ]
+    """The averages of evaluations."""
+    return [curve.add(n * apart, value) for n, value in enumerate(values, 1)]
 
 
 @given(
@@ -28,7 +26,7 @@ def follow(curve, values, apart=1):
     st.floats(0, 0.99),
 )
 def test_the_average_is_the_weighted_mean_of_all_finite_values_so_far(values, ema):
-    curve = Curve(ema=ema, target=0.0)
+    curve = Curve(ema=ema)
     for t, average in enumerate(follow(curve, values), 1):
         pairs = [(ema ** (t - s), v) for s, v in enumerate(values[:t], 1) if math.isfinite(v)]
         if math.isfinite(values[t - 1]):
@@ -36,9 +34,6 @@ def test_the_average_is_the_weighted_mean_of_all_finite_values_so_far(values, em
             assert average == pytest.approx(mean, abs=1e-12)
         else:
             assert math.isnan(average)
-    first = next((t for t, value in enumerate(values, 1) if math.isfinite(value)), None)
-    assert (curve.reached or {}).get("round") == first
-    assert curve.rounds_to_target(30) == (str(first) if first else "30+" if values else "")
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(1, 7))
@@ -48,36 +43,16 @@ def test_evaluations_apart_forget_at_the_same_pace(values, apart):
 
 
 def test_the_target_is_reached_once_on_the_average():
-    curve = Curve(ema=0.5, target=0.6)
-    follow(curve, [0.2, 0.9, 0.9, 0.9, 0.1])
     # averages: .2, (.1 + .45)/.75 = .667 after debiasing by 1 - .5^t
-    assert curve.reached == {"round": 2, "bytes": 200, "seconds": 2.0}
-    assert curve.rounds_to_target(5) == "2"
-    missed = Curve(ema=0.5, target=0.99)
-    assert missed.rounds_to_target(1000) == ""  # nobody has looked
-    missed.add(1000, 0.2, 0, 0.0)
-    assert missed.rounds_to_target(1000) == "1000+"
-    assert Curve(ema=0.5).rounds_to_target(10) == ""
+    assert follow(Curve(ema=0.5), [0.2, 0.9])[1] == pytest.approx(2 / 3)
+    rounds = [{"round": t, "bytes_up": 60, "bytes_down": 40, "seconds": 1.0} for t in range(1, 6)]
+    ledger = Ledger(down={"x": 230}, up={"delta": 300}, seconds=5.5)  # with 30 bytes before round 1
+    assert ledger.until(2, rounds) == (230, 2.5) and ledger.until(5, rounds) == (530, 5.5)
 
 
 def test_smaller_may_be_better():
-    curve = Curve(ema=0.0, target=0.5, higher_is_better=False)
-    follow(curve, [0.9, 0.6, 0.5, 0.7])
-    assert curve.reached["round"] == 3
+    curve = Curve(ema=0.0, higher_is_better=False)
     assert curve.better(0.1, 0.2) and not curve.better(0.2, 0.2)
-
-
-def test_another_target_is_looked_for_in_what_was_seen():
-    values = [0.1, 0.6, 0.7, 0.8]
-    curve, straight = Curve(ema=0.5, target=0.9), Curve(ema=0.5, target=0.5)
-    means = follow(curve, values)
-    seen = [(round, mean, 100 * round, float(round)) for round, mean in enumerate(means, 1)]
-    assert curve.reached is None
-    follow(straight, values)
-    curve.aim(0.5, seen)
-    assert curve.reached == straight.reached == {"round": 3, "bytes": 300, "seconds": 3.0}
-    curve.aim(None, seen)
-    assert curve.reached is None and curve.rounds_to_target(4) == ""
 
 
 def test_when_to_evaluate():

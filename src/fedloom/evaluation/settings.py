@@ -1,11 +1,11 @@
-"""Evaluation schedule, and the curve: moving average, best, last, rounds to a target."""
+"""Evaluation schedule, and the moving average of a curve."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from ..core.hyper import Decay, NonNegativeInt, Part, ShareBelow1, hyper
 from ..errors import ConfigError
@@ -105,22 +105,20 @@ def check_share(value: float, name: str) -> None:
 
 @dataclass
 class Curve:
-    """The headline metric's curve so far, in a form that a checkpoint can hold.
+    """The moving average of the headline metric so far, in a form that a checkpoint can hold.
 
     >>> curve = Curve(ema=0.9)
-    >>> curve.add(1, 0.5, 100, 1.0), curve.add(2, 0.7, 200, 2.0)
+    >>> curve.add(1, 0.5), curve.add(2, 0.7)
     (0.5, 0.6052631578947368)
     """
 
     ema: float
-    target: float | None = None
     higher_is_better: bool | None = True  # None: unknown, so nothing is better
     total: float = 0.0
     weight: float = 0.0
     at: int = 0
-    reached: dict[str, Any] | None = None
 
-    def add(self, round: int, value: float, bytes_total: int, seconds: float) -> float:
+    def add(self, round: int, value: float) -> float:
         """One scheduled evaluation after a round (counted from 1) -> the moving average.
 
         With evaluations r rounds apart the factor is ema^r, so that the average forgets at the same
@@ -133,34 +131,10 @@ class Curve:
             return math.nan
         self.total += (1 - factor) * value
         self.weight += 1 - factor
-        mean = self.total / self.weight
-        self._look(round, mean, bytes_total, seconds)
-        return mean
-
-    def aim(self, target: float | None, means: Iterable[tuple[int, float, int, float]]) -> None:
-        """Take another target. means: of every evaluation so far its round, moving average, bytes
-        and seconds in all, as add() returned them.
-        """
-        self.target, self.reached = target, None
-        for mean in means:
-            self._look(*mean)
-
-    def _look(self, round: int, mean: float, bytes_total: int, seconds: float) -> None:
-        if self.target is None or self.reached is not None:
-            return
-        if mean >= self.target if self.higher_is_better else mean <= self.target:
-            self.reached = {"round": round, "bytes": bytes_total, "seconds": seconds}
+        return self.total / self.weight
 
     def better(self, a: float, b: float) -> bool:
         """True if a is better than b."""
         if self.higher_is_better is None:
             return False
         return a > b if self.higher_is_better else a < b
-
-    def rounds_to_target(self, rounds: int) -> str:
-        """The round, or "1000+" if the target was not reached within 1000 rounds, as the papers
-        write it.
-        """
-        if self.target is None or not self.at:  # no target was set
-            return ""
-        return str(self.reached["round"]) if self.reached else f"{rounds}+"

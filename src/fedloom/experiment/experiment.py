@@ -296,7 +296,7 @@ class Experiment(Settings, frozen=False):
         check_rate(self.local, self.rounds, data.population)
         warn_of(plan)
         engine = self._engine(plan, fed, net)
-        curve = Curve(self.evaluate.ema, self.evaluate.target, higher)
+        curve = Curve(self.evaluate.ema, higher)
         chooser_parts = self._cohorts, fed, Durations(plan, fed, net)
         monitor = DivergenceMonitor(
             fed, untested(plan, fed), plan.objective, used=not plan.personalises

@@ -7,7 +7,7 @@ import logging
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,6 @@ from ..errors import CheckpointError, ConfigError, unknown
 from ..evaluation.clients import NOT_MEASURED, PerClient
 from ..evaluation.declared import OF_SITES, unit_of
 from ..evaluation.metrics import brier
-from ..evaluation.settings import Curve
 from ..evaluation.sizes import text
 from ..server.rounds import Run
 from ..server.state import Ledger
@@ -235,20 +234,35 @@ def _write(
         folder.write_json("summary.json", summary)  # last: if it is there, all is there
 
 
-def _final_curve(run: Run) -> Curve:
-    """The run's curve. If the only evaluation is the one at the end, which no schedule has, it is
-    that one's; the run's own stays without it, because a longer run would not have it.
+def _to_target(run: Run) -> dict[str, Any]:
+    """When the moving average reached evaluate.target, and what it had cost. If the only evaluation
+    is the one at the end, which no schedule has, it is that one's.
     """
-    value = run.log.history[-1].get(f"test_{run.headline}")
-    if run.state.curve.at or value is None:
-        return run.state.curve
-    only = replace(run.state.curve)
-    only.add(run.state.round, value, run.state.ledger.traffic, run.state.ledger.seconds)
-    return only
+    name, target, history = f"test_{run.headline}", run.evaluator.settings.target, run.log.history
+    means = {r["round"]: r[f"{name}_ema"] for r in history if r.get(f"{name}_ema") is not None}
+    if not run.state.curve.at and history[-1].get(name) is not None:
+        means = {run.state.round: history[-1][name]}
+    first, text = None, ""
+    spent: tuple[int | None, float | None] = None, None
+    if target is not None and means:
+        higher = run.state.curve.higher_is_better
+        good = (t for t, mean in means.items() if (mean >= target if higher else mean <= target))
+        first = next(good, None)
+        text = f"{run.state.round}+" if first is None else str(first)
+    if first is not None:
+        spent = run.state.ledger.until(first, history)
+    each = any("seconds" in r for r in history)  # none of a private deployment
+    return {
+        "target": target,
+        "rounds_to_target": first,
+        "rounds_to_target_text": text,
+        "bytes_to_target": spent[0],
+        "seconds_to_target": spent[1] if each else None,
+    }
 
 
 def _summary(run: Run, names: Mapping[str, str], rounds: int, group: str) -> dict[str, Any]:
-    name, curve, ledger = f"test_{run.headline}", _final_curve(run), run.state.ledger
+    name, curve, ledger = f"test_{run.headline}", run.state.curve, run.state.ledger
     evaluations = [(r["round"], r[name]) for r in run.log.history if r.get(name) is not None]
     best, ranked = None, curve.higher_is_better is not None
     for round, value in evaluations:
@@ -257,7 +271,6 @@ def _summary(run: Run, names: Mapping[str, str], rounds: int, group: str) -> dic
         if best is None or curve.better(value, best[1]):
             best = (round, value)
     averages = [r[f"{name}_ema"] for r in run.log.history if r.get(f"{name}_ema") is not None]
-    reached = curve.reached or {}
     each = [r["seconds"] for r in run.log.history if "seconds" in r]  # none of a private deployment
     validation = [r for r in run.log.history if r.get(f"validation_{run.headline}") is not None]
     return {
@@ -285,16 +298,12 @@ def _summary(run: Run, names: Mapping[str, str], rounds: int, group: str) -> dic
         "last": _point(evaluations[-1] if evaluations else None),
         "last_ema": averages[-1] if averages else None,
         "last_validation": validation[-1][f"validation_{run.headline}"] if validation else None,
-        "target": curve.target,
-        "rounds_to_target": reached.get("round"),
-        "rounds_to_target_text": curve.rounds_to_target(run.state.round),
-        "bytes_to_target": reached.get("bytes"),
-        "seconds_to_target": reached.get("seconds") if each else None,
+        **(reached := _to_target(run)),
         "bytes_up": ledger.bytes_up,
         "bytes_down": ledger.bytes_down,
         "seconds": ledger.seconds if each else None,
         "seconds_per_round": statistics.median(each) if each else None,
-        **_simulated(run, reached),
+        **_simulated(run, reached["rounds_to_target"]),
         "engine": engine_text(run.engine),
         **_balance(run),
         "group": group,
@@ -311,14 +320,14 @@ def _ended_early(run: Run) -> dict[str, Any]:
     return entries
 
 
-def _simulated(run: Run, reached: Mapping[str, Any]) -> dict[str, float]:
+def _simulated(run: Run, reached: int | None) -> dict[str, float]:
     """The seconds that the described devices would have taken, whole and to the target."""
     if not run.state.ledger.simulated:
         return {}
     entries = {"simulated_seconds": run.state.ledger.simulated}
-    if not reached:
+    if reached is None:
         return entries
-    until = (r["simulated_seconds"] for r in run.log.history if r["round"] <= reached["round"])
+    until = (r["simulated_seconds"] for r in run.log.history if r["round"] <= reached)
     return entries | {"simulated_to_target": math.fsum(until)}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from .rounds import Run
 
 _log = logging.getLogger(__name__)
-Mean = tuple[int, float, int, float]  # of Ledger.means
 
 
 def snapshot_of(run: Run) -> Snapshot:
@@ -115,8 +113,12 @@ class Checkpoints:
         history = folder.read_rounds(size, snapshot.round - len(unlogged))
         folder.rewind(size, snapshot.round)
         state = state_of(run, snapshot)
-        means = lambda: state.ledger.means(history, f"test_{run.headline}_ema")
-        run.state = state._replace(curve=_continued(run.evaluator.curve, state.curve, means))
+        now, curve = run.evaluator.curve, state.curve
+        if now.ema != curve.ema:
+            message = "evaluate.ema stays %g: the moving averages until now were made with it"
+            _log.warning(message, curve.ema)
+        curve = replace(curve, higher_is_better=now.higher_is_better)
+        run.state = state._replace(curve=curve)
         self.saved = snapshot.round
         for row in history:  # no warning twice
             run.log.monitor.see(row)
@@ -152,14 +154,3 @@ def _check_spent(aggregation: Aggregation, rounds: int, snapshot: Snapshot | Non
             f"{saved}: the others would be paid twice; put back the newest checkpoint from a "
             "backup, or begin another run"
         )
-
-
-def _continued(current: Curve, saved: Curve, means: Callable[[], Iterator[Mean]]) -> Curve:
-    """A checkpoint's curve, with the target that is asked for now. means: see Ledger.means."""
-    if current.ema != saved.ema:
-        message = "evaluate.ema stays %g: the moving averages until now were made with it"
-        _log.warning(message, saved.ema)
-    curve = replace(saved, higher_is_better=current.higher_is_better)
-    if current.target != curve.target:
-        curve.aim(current.target, means())
-    return curve

@@ -234,8 +234,7 @@ class Run:
                 log.selection.say()
         ledger, curve, name = self._all_time(row), replace(state.curve), f"test_{self.headline}"
         if self.evaluator.settings.due(state.round) and name in row:
-            spent = ledger.traffic, ledger.seconds
-            row[f"{name}_ema"] = curve.add(state.round, row[name], *spent)
+            row[f"{name}_ema"] = curve.add(state.round, row[name])
         self.state, log.history[-1] = state._replace(curve=curve, ledger=ledger), row
         if folder is not None:
             folder.append_round(row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -74,19 +74,11 @@ class Ledger:
         """All bytes of both directions."""
         return self.bytes_down + self.bytes_up
 
-    def means(self, history: list[Row], name: str) -> Iterator[tuple[int, float, int, float]]:
-        """Of every row with a moving average of this name: round, average, bytes and seconds until
-        then.
-        """
-        ways = "bytes_down", "bytes_up"  # these and seconds are in no row where they are secret
-        sums = [(sum(row.get(way, 0) for way in ways), row.get("seconds", 0.0)) for row in history]
-        # the costs before round 1 are in no row
-        sent = self.traffic - sum(n for n, _ in sums)
-        seconds = self.seconds - math.fsum(s for _, s in sums)
-        for row, (more, longer) in zip(history, sums, strict=True):
-            sent, seconds = sent + more, seconds + longer
-            if name in row:
-                yield row["round"], row[name], sent, seconds
+    def until(self, round: int, history: Iterable[Row]) -> tuple[int, float]:
+        """Bytes and seconds until after a round, with those before round 1, which are in no row."""
+        later = [row for row in history if row["round"] > round]
+        sent = sum(row.get(way, 0) for row in later for way in ("bytes_down", "bytes_up"))
+        return self.traffic - sent, self.seconds - math.fsum(r.get("seconds", 0.0) for r in later)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON."""

@@ -24,7 +24,7 @@ def points(line: Line, name: str) -> dict[int, float]:
 def smoothed(curve: Mapping[int, float]) -> dict[int, float]:
     """FedACG's moving average, debiased; evaluations r rounds apart decay by 0.9^r."""
     state = Curve(ema=EMA)
-    return {t: state.add(t, curve[t], 0, 0.0) for t in sorted(curve)}
+    return {t: state.add(t, curve[t]) for t in sorted(curve)}
 
 
 def roughness(curve: Mapping[int, float], window: int = 5) -> float | None:
