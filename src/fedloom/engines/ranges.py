@@ -14,7 +14,7 @@ from ..core.net import Net
 from ..core.rng import key, seed_others
 from ..core.vector import Rec, rec, tree
 from ..core.wire import nbytes
-from ..errors import ClientError, FedloomError
+from ..errors import ClientError
 from ..federation.federation import Federation
 from ..plan import Plan
 from ..stage import Download, LocalResult
@@ -45,10 +45,6 @@ def passes_over_all(plan: Plan) -> bool:
         return any(request.startswith("job.full") for request in requests)
     except Exception:  # an author's code may raise anything on zeros
         return True
-
-
-class TooManyError(FedloomError):
-    """So many clients at once do not fit into the memory."""
 
 
 class Clients:
@@ -121,10 +117,7 @@ class Clients:
                 with client.explained(i, part.round):
                     memory, view = task.memories.get(i), downloads[self.fed.capacity(i)].view
                     start[i] = memory or client.first_memory(task.msg.x, i, view)
-            try:
-                self._run(out, downloads, start, part, unchecked)
-            except TooManyError:
-                raise self._too_many(downloads, start, part) from None
+            self._run(out, downloads, start, part, unchecked)
         client.forget_first()
         return out
 
@@ -136,9 +129,7 @@ class Clients:
         part: TrainTask,
         unchecked: bool,
     ) -> None:
-        """Train clients at once. start: {client: its state}; part: what these clients are asked.
-        Raises TooManyError, and then `out` is as it was.
-        """
+        """Train clients at once. start: {client: its state}; part: what these clients are asked."""
         client, how = self.client, (part.round, part.scale, unchecked)
         groups, sent = self._groups(start), dict[int, LocalResult]()
         for group in groups:
@@ -160,28 +151,20 @@ class Clients:
                 download = downloads[self.fed.capacity(i)]
                 client.take_in(out, sent.pop(i), download, place, i, part.round, part.scale)
 
-    def _too_many(
-        self, downloads: dict[float, Download], start: dict[int, Rec], task: TrainTask
-    ) -> ClientError:
-        """What stops the run, with how many of these clients do fit: as many as half of them, or a
-        quarter, are tried. Fewer would change the bits of a run that goes on.
+    def _too_many(self, clients: list[int], round: int) -> ClientError:
+        """The error about clients that do not fit into the memory together. Fewer at once would
+        change the bits of a run that goes on, so that it ends.
         """
-        device, members, fits = self.net.device, list(start), len(start)
-        while fits := fits // 2:
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
-            few = {i: start[i] for i in members[:fits]}
-            with contextlib.suppress(TooManyError):
-                self._run(RangeResult([], {}, []), downloads, few, task.range(0, fits), False)
-                return ClientError(
-                    f"round {task.round + 1}: {len(members)} clients at once do not fit into the "
-                    f"memory of {device}, and {fits} do; start anew with engine = vectorised:{fits}"
-                    ", or serial (how many are computed at once belongs to the bits, so that a "
-                    "run never changes it)"
-                )
+        device, count = self.net.device, len(clients)
+        if count > 1:
+            return ClientError(
+                f"round {round + 1}: {count} clients at once do not fit into the memory of {device}"
+                f"; start anew with engine = vectorised:{count // 2}, or serial (how many are "
+                "computed at once belongs to the bits, so that a run never changes it)"
+            )
         need = _bytes_of_client(self.client) / 2**30
         return ClientError(
-            f"client {members[0]}, round {task.round + 1}: a client takes {need:.3g} GiB or more, "
+            f"client {clients[0]}, round {round + 1}: a client takes {need:.3g} GiB or more, "
             f"which {device} does not have free; lower local.batch, take a smaller model, or "
             "give device = cpu"
         )
@@ -189,7 +172,7 @@ class Clients:
     def _together(
         self, download: Download, start: dict[int, Rec], group: list[int], round: int
     ) -> Together:
-        """Train clients that hold the same part. Raises TooManyError."""
+        """Train clients that hold the same part."""
         client, memories = self.client, [start[i] for i in group]
         # what clients keep of the buffers is what the module came with: nobody changes it
         client.receive(download, memories[0])
@@ -200,7 +183,7 @@ class Clients:
         try:
             trained = Together(client.steps, download, memories, group, round, received, *how).run()
         except torch.OutOfMemoryError:
-            raise TooManyError from None
+            raise self._too_many([*start], round) from None
         refuse_changes(download.net, loaded)
         return trained
 
