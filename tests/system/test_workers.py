@@ -174,7 +174,7 @@ def test_what_was_done_when_a_worker_died_is_not_done_again(monkeypatch):
     for name in ("_end", "_start"):
         monkeypatch.setattr(engine, name, lambda: None)
     monkeypatch.setattr(engine, "_result", lambda future: future.result())
-    tasks = [workers._Task("a part", int, ())] * 2
+    tasks = [workers._Task("a part", ())] * 2
     assert [*engine._each(tasks)] == ["result 1", "result 2"]
     assert numbers == [1, 2, 1]
 

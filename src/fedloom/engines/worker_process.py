@@ -1,7 +1,4 @@
-"""What a worker process does: it is begun once, and then takes tasks from its parent.
-
-Several functions here are handed to other processes, which find them by their names.
-"""
+"""What a worker process does: it is begun once, and then takes tasks from its parent."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +15,7 @@ from ..core.interrupts import leave_to_parent
 from ..core.net import Net
 from . import heartbeat as pulse
 from .base import keep_memory
-from .client_results import RangeResult, Request, TrainTask
+from .client_results import Request
 from .ranges import Clients
 from .shared_memory import Parcel, load, packed, unpacked
 
@@ -47,15 +43,6 @@ def begin(post: str, parent: int) -> None:
     pulse.beat()  # it is ready: see heartbeat.Heartbeats.ready
 
 
-def _settle() -> None:
-    """Hide the objects that exist after the first task, above all torch's modules, from the garbage
-    collector: loky collects every second, and a look at all of them takes a tenth of that.
-    """
-    if not _HERE["settled"]:
-        gc.freeze()
-        _HERE["settled"] = True
-
-
 def _follow(parent: int) -> None:
     """End with the parent process, also if it is killed."""
     while os.getppid() == parent:
@@ -70,20 +57,21 @@ def _message(post: str) -> Any:
     return _HERE["message"][1]
 
 
-def take(number: int, file: str, do: Callable[..., Any], arguments: tuple[Any, ...]) -> Parcel:
-    """Do a task, and write which one. The result's large tensors go to a file of this name."""
+def take(number: int, file: str, request: Request, post: str, part: Parcel) -> Parcel:
+    """Do what an engine is asked, see Engine.map, and write which task it is. file: for the large
+    tensors of the result; post: the message and the buffers; part: the rest of the task.
+    """
     pulse.take(number)
+    folder, clients = _HERE["folder"], _HERE["clients"]
     try:
-        parcel = packed(do(*arguments), _HERE["folder"], file)
-        _settle()
+        msg, buffers = _message(post)
+        task = unpacked(part, folder)._replace(msg=msg, buffers=buffers)
+        parcel = packed(clients.map(request, task), folder, file)
+        if not _HERE["settled"]:
+            # hide the objects that exist after the first task, above all torch's modules, from the
+            # garbage collector: loky collects every second, which takes a tenth of that
+            gc.freeze()
+            _HERE["settled"] = True
         return parcel
     finally:
         pulse.take(0)
-
-
-def run(request: Request, post: str, part: Parcel) -> RangeResult:
-    """See Engine.map. post: the message and the buffers; part: the rest of the task, packed."""
-    msg, buffers = _message(post)
-    task, clients = unpacked(part, _HERE["folder"]), _HERE["clients"]
-    assert isinstance(clients, Clients) and isinstance(task, TrainTask)
-    return clients.map(request, task._replace(msg=msg, buffers=buffers))

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import wait
 from typing import Any, NamedTuple
 
@@ -160,7 +160,7 @@ class Workers:
                 memories = {i: task.memories[i] for i in part.cohort if i in task.memories}
                 sent.append(self._board.pack(part._replace(memories=memories)))
                 text = "an evaluation" if request.evaluates else f"{short_list(part.cohort)} {when}"
-                tasks.append(_Task(text, worker_process.run, (request, post, sent[-1])))
+                tasks.append(_Task(text, (request, post, sent[-1])))
             return join_results(self._each(tasks))
         finally:
             self._board.remove(post)
@@ -194,9 +194,8 @@ class Workers:
                 for k, task in enumerate(tasks):
                     if k not in results:
                         name = f"{stem}.{k}"
-                        futures[k] = self._executor.submit(
-                            worker_process.take, k + 1, name, *task[1:]
-                        )
+                        take = worker_process.take
+                        futures[k] = self._executor.submit(take, k + 1, name, *task.arguments)
                 while first < len(tasks):
                     if first in futures:
                         results[first] = self._board.take(self._result(futures[first]))
@@ -250,10 +249,9 @@ class Workers:
 
 
 class _Task(NamedTuple):
-    """A function for a worker, and what it does, in words."""
+    """What a worker is asked, in words, and the arguments of worker_process.take."""
 
     description: str
-    do: Callable[..., Any]
     arguments: tuple[Any, ...]
 
 
