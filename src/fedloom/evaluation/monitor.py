@@ -1,4 +1,4 @@
-"""Warnings about a run that diverges or does not learn, each once, only without doubt."""
+"""Warnings about a run that diverges or has learnt nothing, each once, only without doubt."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..core.arithmetic import average
 from ..engines.scores import is_whole
 from ..federation.federation import Federation
 from ..objectives import CrossEntropy, Objective, SquaredError
@@ -16,8 +15,6 @@ from .metrics import exported
 
 WORSE = 1000.0  # times the loss at the start: above that,
 ROUNDS = 3  # for this many rounds in a row, a run diverges
-EVALUATIONS = 20  # rounds in a row with the accuracy of a guess, and a mean loss not below
-FALLEN = 0.9  # of the first loss
 SKEWED = 1.2  # times what equally many samples of each class give: then the majority is shown
 
 
@@ -74,17 +71,13 @@ class DivergenceMonitor:
         self, fed: Federation, first: str, objective: Objective, used: bool = True
     ) -> None:
         tests, classes = fed.data.test_targets, fed.data.classes
-        self._guess = 0.0  # an accuracy up to this is no better than a guess
         self._majority = Majority("", 0.0, 0.0)
         accuracy = used and exported(fed.metrics.get("accuracy")) == "accuracy"
         if accuracy and classes is not None and classes > 1 and tests is not None and len(tests):
-            guess = 1 / classes
-            self._guess = guess + 2 * math.sqrt(guess * (1 - guess) / len(tests))
             self._majority = majority(tests, fed.data.class_names)
         self._metrics = fed.metrics
         self._start, self._uninformed = math.inf, uninformed_loss(fed, objective)
         self._worse = 0
-        self._guesses: list[float] = []  # the losses since the accuracy is that of a guess
         self._warned: set[str] = set()
         self._at_first = [first] if first else []
         self._verdict: list[str] = []
@@ -103,10 +96,6 @@ class DivergenceMonitor:
         if loss is not None:
             self._start = min(loss, self._uninformed) if self._start == math.inf else self._start
             self._worse = self._worse + 1 if loss > WORSE * self._start > 0 else 0
-        if measured is not None:
-            at_chance = measured <= self._guess
-            new = [*self._guesses, loss or self._start_loss()] if at_chance else []
-            self._guesses = new[-EVALUATIONS:]
         diverges = ""
         if self._worse:
             diverges = (
@@ -115,12 +104,6 @@ class DivergenceMonitor:
             )
         if diverges and (self._worse >= ROUNDS or last) and self._first("worse"):
             out.append(f"round {row['round']}: {diverges}")
-        fallen = average(self._guesses or [0.0]) < FALLEN * self._start_loss()
-        if len(self._guesses) >= EVALUATIONS and not fallen and self._first("guesses"):
-            out.append(
-                f"round {row['round']}: the accuracy was at chance in {EVALUATIONS} evaluations on "
-                "end, and train_loss has not fallen; try another local.lr, and look at the data"
-            )
         for name, metric in self._metrics.items():
             value = row.get(f"test_{name}")
             if value is not None and math.isnan(value) and self._first(f"nan of {name}"):
@@ -128,10 +111,6 @@ class DivergenceMonitor:
         poor = self._majority.beats(measured) if last and measured is not None else ""
         self._verdict = [text for text in (diverges, poor) if text]
         return [*out, poor] if poor else out
-
-    def _start_loss(self) -> float:
-        """The loss at the start; 0 if it is not known."""
-        return self._start if math.isfinite(self._start) else 0.0
 
     def _first(self, what: str) -> bool:
         new = what not in self._warned
