@@ -77,13 +77,6 @@ class Progress:
         self._started = time.monotonic()
         self._last_line = 0.0
 
-    def __enter__(self) -> None:
-        """Begin to show."""
-        self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     @classmethod
     def of(cls, run: Any, label: str, rounds: int) -> Progress:
         """The progress of a run from where it is."""
@@ -97,7 +90,7 @@ class Progress:
             progress._column = f"client_{run.headline}_mean"
         return progress
 
-    def start(self) -> None:
+    def __enter__(self) -> None:
         """Begin to show."""
         if self._remark:
             say(self._remark)
@@ -147,8 +140,7 @@ class Progress:
             self._last_line = now
             say(f"{self._label}: round {row['round']}/{self._rounds}  {text}")
 
-    def stop(self) -> None:
-        """Stop showing."""
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             with contextlib.suppress(OSError):  # the terminal was closed, which stops the run
                 self._bar.stop()
