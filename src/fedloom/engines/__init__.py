@@ -60,21 +60,26 @@ def make_engine(text: str) -> Engine:
         inner = make_engine(second) if plus else Serial()
         return Ranks(inner.inner if isinstance(inner, Auto) else inner)
     if first == "auto" and plus:
-        return _auto(second, text)
+        engine = None if second.startswith(("auto", "ranks")) else make_engine(second)
+        if type(engine) is Serial or (type(engine) is Vectorised and ":" in second):
+            return Auto(engine)
+        raise ConfigError(
+            f"engine '{text}': behind auto+ stands what a rule has chosen, serial, serial+onednn "
+            "or vectorised:N, as in 'auto+vectorised:25'; write 'auto' to let it choose"
+        )
     name, number = _parsed(first, text)
-    if second == "onednn":
-        return _in_onednn(name, number, text)
-    if plus:
-        if (name, second.partition(":")[0]) != ("workers", "vectorised"):
-            raise ConfigError(
-                f"engine '{text}': only workers and vectorised go together, as in "
-                "'workers:2+vectorised:20', or serial and workers with onednn, as in "
-                "'workers:2+onednn'"
-            )
-        return Workers(number, _parsed(second, text)[1] or 0)
-    if name == "serial":
-        return Serial()
-    return Vectorised(number) if name == "vectorised" else Workers(number)
+    onednn = second == "onednn" and name != "vectorised"
+    if plus and not onednn and (name, second.partition(":")[0]) != ("workers", "vectorised"):
+        raise ConfigError(
+            f"engine '{text}': only workers and vectorised go together, as in "
+            "'workers:2+vectorised:20', or serial and workers with onednn, as in 'workers:2+onednn'"
+        )
+    if onednn and not has_onednn():
+        raise ConfigError(f"engine '{text}': this torch has no oneDNN; take '{first}'")
+    if name == "workers":
+        many = None if onednn or not plus else _parsed(second, text)[1] or 0
+        return Workers(number, many, onednn)
+    return Serial(onednn) if name == "serial" else Vectorised(number)
 
 
 def is_auto(engine: str | Engine) -> bool:
@@ -93,27 +98,6 @@ def numberless(engine: str | Engine) -> bool:
     (True, True, False)
     """
     return isinstance(engine, str) and engine.endswith("vectorised")
-
-
-def _auto(family: str, text: str) -> Engine:
-    engine = None if family.partition("+")[0] in ("auto", "ranks") else make_engine(family)
-    if type(engine) is Serial or (type(engine) is Vectorised and ":" in family):
-        return Auto(engine)
-    raise ConfigError(
-        f"engine '{text}': behind auto+ stands what a rule has chosen, serial, serial+onednn or "
-        "vectorised:N, as in 'auto+vectorised:25'; write 'auto' to let it choose"
-    )
-
-
-def _in_onednn(name: str, number: int | None, text: str) -> Engine:
-    if name not in ("serial", "workers"):
-        raise ConfigError(
-            f"engine '{text}': onednn goes with serial and workers, as in 'workers:2+onednn'"
-        )
-    if not has_onednn():
-        plain_name = text.partition("+")[0]
-        raise ConfigError(f"engine '{text}': this torch has no oneDNN; take '{plain_name}'")
-    return Serial(onednn=True) if name == "serial" else Workers(number, onednn=True)
 
 
 def on_processes(engine: str | Engine) -> bool:
