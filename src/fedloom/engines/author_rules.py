@@ -1,7 +1,5 @@
 """The rules for authors: what the methods of an algorithm may give and do, one sentence for each.
-
-The guard of a run (guard.py) asks them at every call. `fedloom check` runs a small
-federation under that guard, and shows these sentences. Every rule raises AuthorError.
+The guard of a run (guard.py) asks them at every call, and `fedloom check` shows them.
 """
 
 from __future__ import annotations

@@ -192,9 +192,7 @@ class Auto:
         return self._safely(lambda: self.way.map(request, task))
 
     def _deciding(self, task: TrainTask) -> RangeResult:
-        """The first round, after which it is decided. It is cut at whole chunks, which changes no
-        bit.
-        """
+        """The first round, after which it is decided; cut at whole chunks, which changes no bit."""
         clients, chunk = len(task.cohort), self.chunk
         seconds, first_result = _timed(self.inner, task.range(0, chunk))
         each = seconds / min(chunk, clients)

@@ -35,9 +35,7 @@ class Engine(Protocol):
         """Prepare the run; called once."""
 
     def map(self, request: Request, task: TrainTask) -> RangeResult:
-        """Ask the clients of a task, a cohort or a range of one, for something; or evaluate its
-        batches.
-        """
+        """Ask a task's clients for something, or evaluate its batches."""
 
     def close(self) -> None:
         """Release processes and shared memory. It may be called twice."""
@@ -70,9 +68,7 @@ class Remote(Protocol):
         """Hear the compressed fields of a round's broadcast, before its exchanges."""
 
     def measured(self, x: Vec, buffers: Vec, round: int) -> dict[int, Score]:
-        """{client: the score of a model after so many rounds on the test examples that it has};
-        nothing if the server measures.
-        """
+        """{client: the score of a model on the tests that it has}; {} if the server measures."""
 
 
 def processors() -> int:
@@ -121,9 +117,7 @@ def one_thread(precision: str = "full") -> Iterator[None]:
 
 
 def _allow_tf32(*settings: bool) -> tuple[bool, bool]:
-    """Set whether CUDA's products and convolutions may round to TF32 -> what it was. torch's own
-    default is no for products, and yes for convolutions.
-    """
+    """Set whether CUDA's products and convolutions may round to TF32 -> what it was."""
     products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
     before = products.allow_tf32, convolutions.allow_tf32
     if settings:

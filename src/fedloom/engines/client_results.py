@@ -98,9 +98,7 @@ class TrainTask(NamedTuple):
 
 
 class RangeResult(NamedTuple):
-    """The result of a range of a cohort: partial sums, new client states, statistics; of an
-    evaluation a score per batch.
-    """
+    """Partial sums, new client states and costs of a range; of an evaluation a score per batch."""
 
     nodes: list[Node]
     memories: dict[int, Rec]

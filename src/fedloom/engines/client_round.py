@@ -1,7 +1,5 @@
-"""One client's round: the code that every engine runs, and later a node of a real federation.
-
-A client trains its sub-model: vectors of length m, in a smaller net or behind a mask. Its update is
-compressed; the decoded update is scattered to length d and added to the sums.
+"""One client's round, from what it receives to the leaf of the sums: what every engine runs, and a
+node of a real federation. Vectors of a sub-model have length m, those of client states d.
 """
 
 from __future__ import annotations
@@ -81,9 +79,7 @@ class ClientViews:
         return weights if self._rows is None else weights * self._owned(self._rows, view, i, delta)
 
     def _owned(self, rows: Tensor, view: View, i: int, like: Vec) -> Vec:
-        """(m,): 1 where the client has samples of the class that a coordinate belongs to, or where
-        it belongs to none.
-        """
+        """(m,): 1 where the client has samples of the coordinate's class, or there is none."""
         classes = rows if view.held is None else rows.index_select(0, view.held)
         has = (self._fed.data.label_counts_of(i) > 0).to(rows.device)
         beyond = has.new_zeros(max(0, self._outputs - len(has)))  # outputs that stand for no class
@@ -98,9 +94,7 @@ NO_STATE = rec()  # of a stage without a name
 
 
 class First:
-    """What Objective.init receives for a client that takes part for the first time. Labels are
-    counted only if they are asked for. loss: its name.
-    """
+    """What Objective.init receives of a new client; labels are counted only if asked for."""
 
     def __init__(self, fed: Federation, client: int, x: Vec, net: Net, loss: str) -> None:
         self._fed, self._client, self._x, self._loss = fed, client, x, loss
@@ -192,9 +186,7 @@ class Client:
         round: int,
         scale: float = 1.0,
     ) -> None:
-        """Add what a client sent, its state and its cost to the result of a range. Raises
-        ClientError.
-        """
+        """Add what a client sent, its state and its cost to a result. Raises ClientError."""
         part, why, sizes, squares = None, result.why, result.sizes, result.squares
         if not why:
             try:
@@ -252,9 +244,7 @@ class Client:
         scale: float = 1.0,
         unchecked: bool = False,
     ) -> LocalResult:
-        """What leaves a client after its steps. scale: see server_half(); unchecked: whether its
-        update is finite is seen in the sum.
-        """
+        """What leaves a client after its steps. unchecked: the sum shows what is not finite."""
         if self._sending or download.buffers.numel():
             result = result._replace(buffers=download.net.buffers())
         try:

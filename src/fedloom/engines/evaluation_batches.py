@@ -19,9 +19,7 @@ Examples = tuple[Tensor, Tensor]
 def examples_of(
     data: FederatedData, request: Request, rows: slice = slice(None)
 ) -> Examples | None:
-    """Inputs and targets of these rows of the test set, or of the validation split; None without
-    one.
-    """
+    """These inputs and targets of the test set or the validation split; None without one."""
     if request is Request.VALIDATION:
         if data.validation is None or not len(data.validation):
             return None

@@ -27,9 +27,7 @@ from .summation import finite, numbers, push, root, spread
 
 
 def probe_range(client: Client, task: TrainTask) -> RangeResult:
-    """Ask clients once before round 1. The nodes are sums of what they send, times their relative
-    weights.
-    """
+    """Ask clients once before round 1 -> sums of what they send times their relative weights."""
     out = RangeResult([], {}, [])
     for place, i in enumerate(task.cohort, task.first):
         up, cost = probe_of(client, task.msg.x, task.buffers, i)
@@ -171,9 +169,7 @@ def ask_cohort(
 
 
 def answers_of(results: RangeResult, plan: Plan, seed: int, round: int) -> Answers:
-    """What the aggregation makes of a whole cohort's answers. Raises ClientError if there are none,
-    or what it makes is not finite.
-    """
+    """What the aggregation makes of a cohort's answers. Raises ClientError without a finite one."""
     total, method = root(results.nodes), plan.algorithm.method
     aggregation = plan.aggregation.of_answers
     assert aggregation is not None

@@ -1,8 +1,5 @@
-"""torch.func.grad_and_value without torch's compiler.
-
-The function of torch.func imports torch._dynamo at its first call, 820 modules and about three
-seconds, to switch off a feature of the compiler that fedloom never switches on. What is left of it
-are the primitives below, so that the bits are the same (tests/unit/test_net.py).
+"""torch.func.grad_and_value from its own primitives, so with its bits. The function itself imports
+torch's compiler at its first call, about three seconds.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""The guard of a run: an author's methods are called through it, and looked at.
-
-author_rules.py says what is allowed. Lengths, types and fields are checked at every call. The
-methods that a user wrote are watched through the first client's round in every process: do they
-branch on a tensor's value, change an argument in place, keep anything on their object? Changes in
-place of later rounds show in the arguments' version counters.
+"""The guard of a run, through which an author's methods are called: see author_rules.py. Lengths,
+types and fields are checked at every call; what a user wrote is watched through the first client's
+round in every process.
 """
 
 from __future__ import annotations
@@ -102,9 +99,7 @@ def _watched(name: str, method: Callable[..., Any], arguments: tuple[Any, ...]) 
 
 
 class _NoBranches(TorchFunctionMode):
-    """Inside, nobody may branch on a tensor's value, or give an argument as out=, which vmap does
-    not know.
-    """
+    """Inside, nobody may branch on a tensor's value, or give an argument as out=."""
 
     def __init__(self, method: str, arguments: dict[str, Tensor]) -> None:
         super().__init__()

@@ -1,8 +1,5 @@
-"""Heartbeats: a worker counts while it computes, and the process that started it reads the count.
-
-A worker beats at every client, gradient and batch of an evaluation. The count is a number in shared
-memory, and a beat costs a tenth of a microsecond. A worker without a beat for too long was stopped
-or swapped out, or waits for something that never comes.
+"""Heartbeats: a worker counts, in shared memory, at every client, gradient and batch of an
+evaluation. One without a beat for too long was stopped, or waits for what never comes.
 """
 
 from __future__ import annotations
@@ -47,9 +44,7 @@ def take(task: int) -> None:
 
 # ---------------------------------------------------------------------------------- in the parent
 class Hung(NamedTuple):
-    """A worker that hangs: its process, its task, and the seconds of silence. worker None: tasks
-    wait and no worker begins one.
-    """
+    """A process, its task, seconds of silence. worker None: tasks wait and none begins one."""
 
     worker: int | None
     task: int

@@ -1,7 +1,6 @@
-"""The local steps of clients, written once. alone.py has one client, together.py many at once.
-
-A step is a function of tensors alone: what changes by step, round or client is in its arguments,
-Inputs and Step. Where many clients run at once, each of their fields has a leading axis of clients.
+"""The local steps of clients, written once; alone.py has one client, together.py many at once. A
+step is a function of its arguments alone, Inputs and Step, whose fields have a leading axis of
+clients where many run at once.
 """
 
 from __future__ import annotations
@@ -92,9 +91,7 @@ class LocalSteps:
     def initial_states(
         self, download: Download, memory: Rec, i: int, round: int, seed: int
     ) -> tuple[Rec, Rec]:
-        """-> mem and obj of a client (d,) at the beginning of a round. Torch's generators begin at
-        its seed if the objective may draw.
-        """
+        """-> mem and obj of a client (d,) at the beginning of a round."""
         mem, obj = download.view.take(memory.alg), memory.obj
         if download.view.net is not None:  # the net that computes the loss is as long as the part
             obj = download.view.take(obj)
@@ -117,9 +114,7 @@ class LocalSteps:
         return rates
 
     def job(self, i: int, round: int, last: float, download: Download, rates: list[float]) -> Job:
-        """What a client is told about its round, at the first step. last: the round of its last
-        participation.
-        """
+        """What a client is told at the first step. last: the round of its last participation."""
         fed, masked = self.fed, download.masked
         return Job(
             weight=fed.weight(i),
@@ -279,9 +274,7 @@ class LocalRound(ABC):
         return d, loc, obj, losses[0] if losses else None
 
     def finish(self, x: Vec, loc: Rec, inputs: Inputs, job: Job) -> tuple[Rec, Rec, Rec]:
-        """-> the client update, and the new mem and obj. x (m,): where the steps ended; job: of the
-        last step.
-        """
+        """-> the client update, and the new mem and obj. x (m,), job: of the last step."""
         job.draws.at(FINISH)
         up, mem = self.steps.guard.call("finish", x, loc, inputs.msg, inputs.mem, job)
         obj, embed = inputs.obj, self.download.view.seen

@@ -59,9 +59,7 @@ def try_step(
 
 
 def not_replayed(plan: Plan, fed: Federation, net: Net, members: list[int]) -> str:
-    """Why a step of these clients together is computed anew every time, see recorded.py; "" if it
-    is not. Raises FedloomError.
-    """
+    """Why a step of these clients is not replayed, see recorded.py, or "". Raises FedloomError."""
     engine = Vectorised(len(members), after=1)
     try_step(plan, fed, net, engine, members, times=2)
     return next(iter(engine.recorded.refused.values()), "")
@@ -80,9 +78,7 @@ class StepCost(NamedTuple):
 
 
 def step_costs(plan: Plan, fed: Federation, net: Net) -> dict[float, StepCost]:
-    """{capacity: what one of these clients needs}, measured at the model before round 1. The net
-    stays as it was. Raises FedloomError.
-    """
+    """{capacity: what one of these clients needs} at the model before round 1; see StepCost."""
     first: dict[float, int] = {}
     for i in range(fed.population):
         first.setdefault(fed.capacity(i), i)
@@ -154,9 +150,7 @@ class Operations(_Counting, TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
-    """peak: the most bytes of tensors that operations inside made and that existed at once, without
-    what an operation frees before it ends.
-    """
+    """peak: the most bytes of tensors made inside that existed at once."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,7 +1,5 @@
-"""The private gradient of DP-SGD: every example's gradient shortened, added up, and noise.
-
-Every example is computed as a batch of its own, so that no layer and no loss can mix it with
-others. A sum of shortened gradients changes by at most clip if an example comes or goes.
+"""The private gradient of DP-SGD: every example's gradient, computed in a batch of its own so that
+no layer mixes it with others, shortened; their sum; and noise.
 """
 
 from __future__ import annotations
@@ -31,9 +29,7 @@ ExampleLoss = Callable[[Vec, Tensor, Tensor, Tensor], Tensor]
 def example_loss(
     plan: Plan, download: Download, ref: Vec, memory: Rec, seed: int | Tensor
 ) -> ExampleLoss:
-    """The loss of an example alone. ref (d,): the received model; memory: of the objective; seed:
-    of the step.
-    """
+    """The loss of an example alone. ref (d,): the received model; memory: of the objective."""
     objective, net, view = plan.objective, download.net, download.view
 
     def loss(x: Vec, inputs: Tensor, target: Tensor, place: Tensor) -> Tensor:

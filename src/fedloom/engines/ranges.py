@@ -48,9 +48,7 @@ def passes_over_all(plan: Plan) -> bool:
 
 
 class Clients:
-    """The clients of a run on one instance of the model. chunk: how many are computed at once;
-    None: one after another.
-    """
+    """The clients of a run on one instance of the model, `chunk` at once; None: one by one."""
 
     def __init__(
         self,
@@ -188,9 +186,7 @@ class Clients:
         return trained
 
     def _groups(self, start: dict[int, Rec]) -> list[list[int]]:
-        """Clients that can be computed together: they share a view; with a batch-level loss, also
-        the sizes of their batches.
-        """
+        """Clients of one view; with a loss of a whole batch, also of equal batch sizes."""
         alike: dict[Any, list[int]] = {}
         for i, memory in start.items():
             sizes = self.fed.sizes(i, steps_before(memory)) if self._whole else ()
@@ -235,9 +231,7 @@ def default_chunk(plan: Plan, fed: Federation, net: Net, most: int = LARGEST) ->
 
 
 def _bytes_of_client(client: Client) -> int:
-    """What a client takes: from the model's length, and from the memory that the gradient of one
-    batch of the first client needs.
-    """
+    """What a client takes: by the model's length, and by one gradient of the first client."""
     plan, fed, net, saved = client.plan, client.fed, client.net, 0
 
     def count(t: Tensor) -> Tensor:

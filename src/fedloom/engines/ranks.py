@@ -1,12 +1,8 @@
 """The clients of a round shared out over the ranks of torchrun, on one machine or many.
 
-Every rank runs the same rounds with the same server state, trains a range of each cohort with an
-inner engine, and takes part in one exchange. In it the ranks first tell each other what they have:
-costs, places in the tree, numbers, failures, and a checksum of the server state. Then each rank
-gets its slice of the coordinates of all partial sums, adds them up in the one tree of summation.py,
-and hands its slice of the total to the others. The tree is one per coordinate, so the bits are
-those of the inner engine in one process, whatever the number of ranks; and a rank sends (k + 1) d
-values for its k partial sums, whatever the number of ranks.
+Every rank runs the same rounds, and trains a range of each cohort. In the one exchange each gets
+its slice of the coordinates of all partial sums, adds them up in the tree of summation.py, and
+hands its slice of the total to the others: the bits are those of one process.
 """
 
 from __future__ import annotations
@@ -150,9 +146,7 @@ class Ranks:
         return self._exchanged(work, _checksum(task.msg, task.buffers), when)
 
     def _exchanged(self, work: Callable[[], RangeResult], checksum: int, when: str) -> RangeResult:
-        """The results of all ranks, with one sum. A failure at one rank is raised at all of them,
-        once the slowest has finished.
-        """
+        """The results of all ranks, with one sum. A failure at one is raised at all of them."""
         started = time.perf_counter()
         result, error = self.group.attempt(work)
         seconds = time.perf_counter() - started
@@ -206,9 +200,7 @@ class Ranks:
         return tree(functools.partial(_concatenated, self._net.device), whole, total, *slices)
 
     def _join(self, nodes: list[list[Node]], values: list[Rec]) -> Rec:
-        """The same where updates are not added up (see aggregation/rows.py): every rank gets all of
-        them, so that it sends its own to each of the others.
-        """
+        """The same where updates are not added up: every rank gets all, see aggregation/rows.py."""
         group, size = self.group, self.group.size
         raw = self._packed(values, 0, 1)
         take = [sum(_bytes(shape, 0, 1) for _, _, shape in sums) for sums in nodes]

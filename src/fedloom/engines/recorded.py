@@ -1,9 +1,6 @@
-"""A step of many clients is recorded once and replayed: the same operations on other numbers.
-
-A replay does what vmap, autograd and the method's Python did when the step was recorded, without
-them: the same operations of torch, so the same bits (step_graph.py says what can be recorded). A
-record is kept only if it is faster, and has the bits of the step itself on the next steps and in a
-later round. To record a step takes as long as some steps: those that have come often come again.
+"""A step of many clients is recorded once and replayed: the same operations of torch on other
+numbers, without vmap, autograd and Python (step_graph.py). A record is kept if it is faster, and
+has the step's own bits on the next steps and in a later round.
 """
 
 from __future__ import annotations
@@ -91,9 +88,7 @@ def same_bytes(one: Any, many: Any) -> bool:
 
 
 class StepContext(NamedTuple):
-    """What the steps of a round read beside their arguments. tensors: all of these; kind: all that
-    decides which operations a step is, beside shapes.
-    """
+    """What steps read beside their arguments. kind: what decides their operations beside shapes."""
 
     tensors: list[Tensor]
     kind: Hashable

@@ -145,9 +145,7 @@ def weight_of(name: str, metric: Any, targets: Tensor) -> Tensor:
 def score_of(
     plan: Plan, fed: Federation, net: Net, x: Vec, parts: Iterable[tuple[Tensor, Tensor]]
 ) -> Score:
-    """The score of a model on inputs and targets, with the metrics that need the whole set. The
-    caller has loaded the buffers.
-    """
+    """The score of a model, with metrics of the whole set. The caller has loaded the buffers."""
     whole = Whole(fed.metrics)
     scores: list[Score] = []
     for part in parts:
@@ -227,9 +225,7 @@ def evaluate_range(
 
 
 def _scores(rows: list[list[Tensor]], names: list[str], by_example: list[str]) -> list[Score]:
-    """A Score per batch. All values go to the host by one copy, in double, and are added up
-    there.
-    """
+    """A Score per batch. All values go to the host by one copy, and are added in double."""
     columns = [torch.cat(column) for column in zip(*rows, strict=True)]
     table = torch.stack([column.to(_wide(column)) for column in columns]).cpu().double()
     scores = []

@@ -1,8 +1,5 @@
-"""Objects for other processes of this machine: large tensors go through shared memory, the rest is
-pickled by value.
-
-cloudpickle takes lambdas and classes of the user's own script, so a script needs no `if __name__ ==
-"__main__"`.
+"""Objects for other processes of this machine: large tensors through shared memory, the rest
+pickled by value, lambdas and classes of the user's own script too.
 """
 
 from __future__ import annotations
@@ -30,9 +27,7 @@ _ALIGNED = 64  # bytes, as torch's own memory is
 
 
 class Parcel(NamedTuple):
-    """A pickled object. file: its name in the board's folder; places: first byte and number of
-    bytes there of each large tensor.
-    """
+    """A pickled object. places: first byte and length in the file of each large tensor."""
 
     body: bytes
     file: str
@@ -88,9 +83,7 @@ def _written(value: Any, folder: Path, file: str) -> tuple[Parcel, _Pickler]:
 
 
 def packed(value: Any, folder: Path, file: str) -> Parcel:
-    """Pickle by value, with large tensors in a file of a board's folder; with all of it as bytes if
-    the memory is full.
-    """
+    """Pickle by value, large tensors in a file; all of it as bytes if the memory is full."""
     try:
         return _written(value, folder, file)[0]
     except OSError:
@@ -100,9 +93,7 @@ def packed(value: Any, folder: Path, file: str) -> Parcel:
 
 
 def _mapped(file: Path) -> Any:
-    """The bytes of a file, mapped. They are copied when they are written: a process that writes by
-    mistake changes its own page only.
-    """
+    """The bytes of a file, mapped; who writes to them by mistake changes a copy."""
     return np.memmap(file, np.uint8, mode="c")
 
 

@@ -62,9 +62,7 @@ class ContinuedPasses(Stage):
 
 
 def steps_before(memory: Rec) -> int:
-    """How many steps a client with this state had done before its round; 0 where passes do not go
-    on.
-    """
+    """How many steps a client had done before its round; 0 where passes do not go on."""
     return int(memory.passes.done) if hasattr(memory, "passes") else 0
 
 
@@ -152,9 +150,7 @@ class Leaves(Stage):
 
 
 class PrivateLayers(Stage):
-    """Layers that clients keep, see submodels/private.py: put into what a client receives, and
-    taken out of what it sends.
-    """
+    """Layers that clients keep: put into what a client receives, taken out of what it sends."""
 
     name = "own"
     scheme: Private

@@ -151,9 +151,7 @@ class _Operations:
         return None
 
     def _constant(self, value: Tensor) -> fx.Node:
-        """A number of the program, as in torch.tensor(2.0). The step may write into it: every
-        replay has its own.
-        """
+        """A number of the program, such as torch.tensor(2.0): every replay has its own."""
         name = f"c{len(self.constants)}"
         self.constants[name] = value.clone()
         node = self._call(torch.ops.aten.clone.default, self.graph.get_attr(name))

@@ -1,9 +1,6 @@
-"""Sums of client updates along one binary tree over the places of a cohort, sorted by client.
-
-The shape of the tree depends only on the size of the cohort. So the sum has the same bits however
-the cohort is cut into ranges, and wherever these are added. A node (level, index, total) is the sum
-of the 2^level places from index * 2^level on; total is None if no update arrived. A range returns a
-stack of nodes, left to right, at most 2 log2(cohort) of them.
+"""Sums of client updates along one binary tree over the places of a cohort, sorted by client: its
+shape follows from the size alone, so the bits are the same wherever ranges are cut and added. A
+node (level, index, total) sums the 2^level places from index * 2^level on; None: no update.
 """
 
 from __future__ import annotations
@@ -172,9 +169,7 @@ def unweighted_of(alg: Algorithm, up: Rec, job: Job) -> Rec:
 
 
 def numbers(up: Rec) -> Rec:
-    """A client update whose single values are Python floats. They travel as doubles, also if an
-    engine computes them as tensors.
-    """
+    """A client update with its single values as Python floats, which travel as doubles."""
     return tree(lambda v: float(v) if isinstance(v, Tensor) and not v.ndim else v, up)
 
 

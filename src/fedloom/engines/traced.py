@@ -1,7 +1,5 @@
-"""One client's round once more, looked at between its steps.
-
-It is computed by the code of the run's engine, so its bits are those of the run: alone where the
-engine takes one client after another, else in the middle of the clients of its chunk.
+"""One client's round once more, looked at between its steps, with the bits of the run's engine:
+alone, or in the middle of the clients of its chunk.
 """
 
 from __future__ import annotations

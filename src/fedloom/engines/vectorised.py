@@ -1,8 +1,5 @@
-"""The vectorised engine computes many clients at once, with a leading axis of clients.
-
-Clients with fewer steps are masked, short batches padded with weight 0; a batch-level loss is never
-padded. Modules that draw from torch's own generator, or change buffers, are refused by name: such
-draws would belong to no client.
+"""The vectorised engine: many clients at once, with a leading axis of clients. Clients with fewer
+steps are masked, short batches padded with weight 0.
 """
 
 from __future__ import annotations

@@ -54,9 +54,7 @@ class PerClient:
     def columns(
         self, metrics: Mapping[str, Any], higher: bool | None, names: Sequence[str] = ()
     ) -> dict[str, Any]:
-        """spread_of() of every metric. higher: whether a larger value of the first one is better;
-        names: the clients'.
-        """
+        """spread_of() of every metric. higher: of the first one; names: the clients'."""
         row: dict[str, Any] = {}
         for index, (name, values) in enumerate(self.values.items()):
             better = higher_is_better(name, metrics.get(name)) if index else higher
@@ -65,9 +63,7 @@ class PerClient:
 
 
 class ClientTests:
-    """Measures the clients of a run. Where they use models of their own, every rank takes the
-    clients whose states it has.
-    """
+    """Measures a run's clients; with models of their own, each rank those whose states it has."""
 
     def __init__(
         self, plan: Plan, fed: Federation, net: Net, settings: Evaluation, scorer: Scorer
@@ -246,9 +242,7 @@ def client_values(
 
 
 def _by_class(data: FederatedData, labels: Tensor, rows: Tensor) -> Tensor:
-    """The means of these columns (n, 2) per class, weighted by each client's labels: (clients, 2).
-    Zeros where that is not known.
-    """
+    """Means of columns (n, 2) per class, by each client's labels (clients, 2); 0 if not known."""
     examples = torch.bincount(labels, minlength=data.classes or 0).clamp_min(1)
     of_class = [torch.bincount(labels, v, len(examples)) / examples for v in rows.T]
     counts = data.label_counts().double()

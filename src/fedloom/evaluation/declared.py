@@ -1,6 +1,4 @@
-"""The metrics that have names: each one's direction, what it is for, and who computes it. It needs
-no torch.
-"""
+"""The metrics that have names: direction, use, and who computes them. It needs no torch."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""Metrics: any function of outputs and targets, measured beside the loss.
-
-A function is a mean over examples, and is called batch by batch. It may also have `weight(targets)
--> (B,)`, how much each example counts in the mean, and `final(mean) -> float`, the value made from
-the mean. An object with `update(outputs, targets)` and `compute()`, as in torchmetrics, is measured
-on the whole set: on a copy of it, after reset() if it has that. Either may have an attribute
-`higher_is_better`.
+"""Metrics. A function of outputs and targets is a mean over examples; it may have weight(targets)
+-> (B,) and final(mean). An object with update(outputs, targets) and compute() is measured on the
+whole set, on a copy after reset(). Either may have higher_is_better.
 """
 
 from __future__ import annotations

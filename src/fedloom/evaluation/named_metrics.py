@@ -53,9 +53,7 @@ def column_of(name: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError for a name that is neither fedloom's nor torchmetrics', and that names no
-    metric in a file that has been loaded.
-    """
+    """Raise ConfigError for a name of no metric of fedloom, torchmetrics or a loaded file."""
     if is_own(name):
         _by_file(name)
     elif name not in _OWN:

@@ -1,7 +1,5 @@
-"""The score of a model: by the engine where it can share the batches out, else in this process.
-
-A model whose batch norm keeps no running statistics (HeteroFL's static one) has those of all
-training samples, or those of each batch of the test set.
+"""The score of a model: by the engine where it can share the batches out, else here. Batch norm
+without running statistics has those of all training samples, or of each test batch.
 """
 
 from __future__ import annotations
@@ -111,9 +109,7 @@ def samples(fed: Federation) -> Iterator[Tensor]:
 
 
 def _settled(fed: Federation, net: Net, x: Vec) -> Net:
-    """A model with statistics over all training samples (HeteroFL, section 3.2); x (m,) belongs to
-    it.
-    """
+    """A model x (m,) with statistics over all training samples (HeteroFL, section 3.2)."""
     seed_torch(key(fed.seed, "evaluate", "statistics"), x)  # the model may draw
     return Net(with_statistics(net.export(x), samples(fed)))
 

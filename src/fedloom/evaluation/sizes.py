@@ -95,9 +95,7 @@ class Sizes:
 
     # ---------------------------------------------------------------------------- what was explored
     def begin(self, x: Vec, round: int) -> Explored | None:
-        """What each size has explored before a round (from 0) with the model x (d,): nothing is
-        trained yet. None if that is not recorded.
-        """
+        """What sizes have explored before a round (from 0) with x (d,): nothing is trained yet."""
         if not self.evaluation.explored:
             return None
         marks = self._all_marks(x, round) * (_HELD | _EVER)
@@ -174,9 +172,7 @@ class Sizes:
     def scores(
         self, engine: Engine, current: Current, whole: Score | None = None
     ) -> dict[float, Score]:
-        """Every size among the clients on the common test set; nothing without one. whole: the
-        score of the whole model, if it is known.
-        """
+        """Every size on the common test set, {} without one. whole: the whole model's, if known."""
         if self.fed.data.test_inputs is None:
             return {}
         if self._scored[0] != current.round:

@@ -75,9 +75,7 @@ class Best:
 
 
 class Selection:
-    """What a run watches of its rows: the column that ends it, and the one that says which model is
-    kept as the best.
-    """
+    """The column that ends a run, and the one that says which model is kept as the best."""
 
     def __init__(self, stop: Best | None, patience: int, best: Best | None) -> None:
         self.stop, self.patience, self.best = stop, patience, best

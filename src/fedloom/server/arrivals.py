@@ -1,7 +1,5 @@
-"""The clients of a server step under an asynchronous clock: those whose updates arrive next.
-
-When a client arrives depends on its device and not on what it learns. So the order is known before
-anybody trains: a client trains when its update is due, from the model that it was sent.
+"""The clients of a server step under an asynchronous clock. When a client arrives depends on its
+device and not on what it learns: it trains when its update is due, from the model it was sent.
 """
 
 from __future__ import annotations
@@ -59,9 +57,7 @@ class Arrivals:
         self.most = clock.concurrency or cohorts.cohort_size(cohorts.active)
 
     def of(self, broadcast: Broadcast, state: State, run: Run, attempt: int = 0) -> Participants:
-        """The next server step. attempt: it is asked of the same clients again. Raises ConfigError
-        if nobody is available any more.
-        """
+        """The next server step. Raises ConfigError if nobody is available any more."""
         round, before = state.round, state.under_way or AsyncState(0.0, {}, {})
         step = _Step(self, broadcast, state, run, before)
         step.fill()

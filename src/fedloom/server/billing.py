@@ -1,8 +1,5 @@
-"""What a round's clients were really sent, and how long it would have taken on their devices.
-
-A round has up to three exchanges: with candidates, for their losses; with the cohort, for methods
-with ask(); and the client updates. Each is a list of costs, and whatever a client was sent in an
-earlier exchange of the round is among the bytes of a later one too.
+"""What a round's clients were sent, and how long it took on their devices, over its up to three
+exchanges: losses of candidates, ask(), and updates. What an earlier one sent is in later ones too.
 """
 
 from __future__ import annotations
@@ -47,9 +44,7 @@ class Bill(NamedTuple):
     simulated: float | None = None
 
     def paid(self, ledger: Ledger, disclosed: bool) -> Ledger:
-        """The ledger after the round; not disclosed: it counts nothing, for it would tell who was
-        there.
-        """
+        """The ledger after the round; not disclosed: unchanged, for it would tell who was there."""
         stats, others = (self.cohort, [*self.others, *self.absent]) if disclosed else ([], [])
         return ledger.after(stats, self.seconds, self.simulated, others)
 

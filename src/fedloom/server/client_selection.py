@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 
 class Broadcast(NamedTuple):
-    """What the clients of a round are sent: message, buffers; the stages' states at the server
-    then.
-    """
+    """What a round's clients are sent; and the stages' states at the server then."""
 
     msg: Rec
     buffers: Vec

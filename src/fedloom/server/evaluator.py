@@ -117,9 +117,7 @@ class Evaluator:
         return Current(run.model(), run.state.buffers, run.state.round, msg)
 
     def size_scores(self, run: Run, whole: Score | None = None) -> dict[float, Score]:
-        """The current sub-models on the test set, by capacity; nothing without sub-models. whole:
-        of the whole model, if it is known.
-        """
+        """The current sub-models by capacity, {} without. whole: of the whole model, if known."""
         return {} if self.sizes is None else self.sizes.scores(run.engine, self.current(run), whole)
 
     def client_values(self, run: Run, score: Score, last: bool = False) -> PerClient:
@@ -151,9 +149,7 @@ class Evaluator:
         return self._clients.model(i, row, now, self.settings.finetune > 0)
 
     def columns(self, run: Run, last: bool) -> Row:
-        """The columns of an evaluation, if one is due, and of the measures that are. last: no round
-        follows.
-        """
+        """The columns of evaluation and measures that are due. last: no round follows."""
         row: Row = {}
         metrics, round = self.fed.metrics, run.state.round
         scores = self.scores(run) if last or self.settings.due(round) else {}

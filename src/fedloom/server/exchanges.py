@@ -33,9 +33,7 @@ class Training(NamedTuple):
     contacted: int
 
     def run(self, engine: Engine) -> RangeResult:
-        """Train the clients of all parts. Each part has the sum of its own tree; the sums of
-        several parts are added up in a tree of parts.
-        """
+        """Train the clients of all parts; the sums of several are added in a tree of parts."""
         out = RangeResult([], {}, [])
         for place, part in enumerate(self.parts):
             result = engine.map(Request.TRAIN, part) if part.cohort else RangeResult([], {}, [])

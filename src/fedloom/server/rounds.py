@@ -42,9 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class NextRound(NamedTuple):
-    """What a round comes to: the run's next state, its row before the evaluation, and the new
-    states of its clients.
-    """
+    """A round's next state, its row before the evaluation, and the new states of its clients."""
 
     state: State
     row: Row
@@ -109,9 +107,7 @@ class Run:
         return self.memory.get(cohort)
 
     def allowed(self, rounds: int) -> int:
-        """How many of so many rounds are run: a privacy budget, a metric that gets no better, or a
-        function of the user's may end the run before.
-        """
+        """How many of so many rounds are run: a budget, a metric or a function may end the run."""
         if self.accounts is not None and self.accounts.over(self.state.trained):
             return min(rounds, self.state.round)
         if self.state.ends is not None:
@@ -269,9 +265,7 @@ class Run:
         return self.net.export(self.model(), self.state.buffers).cpu()
 
     def _keep_best(self) -> None:
-        """Keep the current model as the best one: in the run's folder, or in memory. Raises
-        CheckpointError.
-        """
+        """Keep the current model, in the run's folder or in memory. Raises CheckpointError."""
         folder = self.checkpoints.folder
         if folder is None:
             self.best_model = self.exported()

@@ -87,9 +87,7 @@ def _columns(run: Run, before: State, after: State, outcome: RoundOutcome, bill:
 
 
 def _of_clients(run: Run, outcome: RoundOutcome, bill: Bill, round: int, hidden: bool) -> Columns:
-    """The columns about the clients, which are named where more than a draw decides who takes
-    part.
-    """
+    """The columns about the clients, named where more than a draw decides who takes part."""
     stats, names = bill.cohort, run.fed.data.client_names
     updates = [s for s in stats if s.answered]
     losses = [s.loss for s in updates if s.loss is not None]
@@ -112,9 +110,7 @@ def _of_clients(run: Run, outcome: RoundOutcome, bill: Bill, round: int, hidden:
 def skipped(
     stats: list[ClientCost], round: int, names: Sequence[str] = (), explained: bool = False
 ) -> Row:
-    """The clients whose updates are left out; with a warning that they were not finite, unless the
-    engine has explained it.
-    """
+    """The clients that are left out as not finite, with a warning unless `explained`."""
     out = [s.client for s in stats if not s.answered]
     if not out:
         return {}
@@ -126,9 +122,7 @@ def skipped(
 
 
 def own_columns(columns: Any, row: Row, source: str) -> Row:
-    """A user's columns for a row that has none of these names, with Python's numbers. Raises
-    ConfigError.
-    """
+    """A user's columns as Python's numbers. Raises ConfigError for a name that is taken."""
     if not isinstance(columns, Mapping) or not all(isinstance(name, str) for name in columns):
         raise ConfigError(
             f"{source} must give numbers by their names, {{'norm': 0.5}}, got {columns!r}"
@@ -204,9 +198,7 @@ class RunLog:
         return self.history[self.logged :]
 
     def tell(self, model: Callable[[], nn.Module]) -> bool:
-        """Call the functions with the last row, once -> whether one of them ends the run. model:
-        makes it in evaluation mode.
-        """
+        """Call the functions with the last row, once -> whether one of them ends the run."""
         if self.notified == self.logged:
             return False
         self.notified, row = self.logged, self.history[-1]

@@ -172,9 +172,7 @@ class Step:
         return add_leaves(aggregation, rows, aggregation.tell(rec(), state), self.fed.seed, t)
 
     def _last_rate(self, t: int, stats: Sequence[ClientCost]) -> float:
-        """The local rate of a round's last step: of the clients with as many, of the one with the
-        shortest pass over its data.
-        """
+        """The local rate of a round's last step, by the longest rounds and the shortest pass."""
         longest = max((s.steps for s in stats), default=1)
         pace = min((self.fed.pace(s.client) for s in stats if s.steps == longest), default=0)
         return self.fed.local.rate(t, max(longest - 1, 0), pace)

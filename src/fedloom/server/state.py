@@ -36,9 +36,7 @@ class Ledger:
         simulated: float | None = None,
         others: Iterable[ClientCost] = (),
     ) -> Ledger:
-        """The totals after one more round; these stay as they are. others: of candidates that did
-        not take part.
-        """
+        """The totals after one more round. others: costs of those that did not take part."""
         new = replace(self, down=dict(self.down), up=dict(self.up))
         for cost in stats:
             new._pay(cost)
