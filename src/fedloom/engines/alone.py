@@ -26,7 +26,6 @@ from .local_steps import (
     Inputs,
     LocalRound,
     LocalSteps,
-    Look,
     Place,
     Step,
 )
@@ -44,10 +43,9 @@ class Alone(LocalRound):
         memory: Rec,
         i: int,
         round: int,
-        look: Look | None = None,
         purpose: str = "step",
     ) -> None:
-        super().__init__(steps, download, [memory], [i], round, look)
+        super().__init__(steps, download, [memory], [i], round)
         self.client = i
         self.net, self.seed = download.net, key(steps.fed.seed, purpose, round, i)
         view = download.view

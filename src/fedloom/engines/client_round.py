@@ -27,7 +27,7 @@ from .alone import Alone
 from .author_rules import Explained, with_note
 from .client_results import ClientCost, RangeResult, TrainTask, cost
 from .guard import call_checked
-from .local_steps import LocalSteps, Look
+from .local_steps import LocalSteps
 from .stages import Coding, Leaves, stages_of
 from .summation import finite, numbers, push, spread, unweighted_of
 
@@ -123,9 +123,8 @@ class Client:
         fed: Federation,
         net: Net,
         coding: Callable[..., Coding] | None = None,
-        look: Look | None = None,
     ) -> None:
-        """coding: see stages_of(); look: sees the steps of a client."""
+        """coding: see stages_of()."""
         self.plan, self.fed, self.net = plan, fed, net
         net.bf16 = fed.local.precision == "bf16"
         self._first: tuple[Vec, View, Rec, dict[str, Rec]] | None = None
@@ -136,7 +135,6 @@ class Client:
         self.receiving, self._sending = overriding(stages, "receive"), overriding(stages, "send")
         self._addressing, self._reading = overriding(stages, "address"), overriding(stages, "read")
         self.steps = LocalSteps(plan, fed, self.stages)
-        self.look = look
         loss, kind = type(plan.objective), type(plan.algorithm)
         # most losses have no client state, and need not be asked for each client
         self._remembers = loss.init is not Objective.init
@@ -379,7 +377,7 @@ class Client:
         self, download: Download, memory: Rec, i: int, round: int, purpose: str = "step"
     ) -> Alone:
         """The local steps of one client. purpose: of its random numbers."""
-        return Alone(self.steps, download, memory, i, round, self.look, purpose)
+        return Alone(self.steps, download, memory, i, round, purpose)
 
     def explained(self, i: int, round: int) -> Explained:
         """Name algorithm, client and round in an error that is raised inside."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -66,14 +66,6 @@ class Step(NamedTuple):
     weight: Any = ()
     live: Any = ()
     noise: Any = ()
-
-
-class Look(Protocol):
-    """Sees a client's steps: x (m,) before step k, or after the last, and {step: loss} so far."""
-
-    client: int
-
-    def __call__(self, k: int, x: Vec, losses: Mapping[int, Tensor]) -> None: ...
 
 
 class LocalSteps:
@@ -160,9 +152,8 @@ class LocalRound(ABC):
         memories: Sequence[Rec],
         clients: Sequence[int],
         round: int,
-        look: Look | None = None,
     ) -> None:
-        self.steps, self.download, self.look = steps, download, look
+        self.steps, self.download = steps, download
         self.plan, self.fed = steps.plan, steps.fed
         self.memories, self.clients, self.round = memories, clients, round
         self.rates = [steps.rates(i, round) for i in clients]
@@ -222,34 +213,30 @@ class LocalRound(ABC):
     # ------------------------------------------------------------------------------- the round
     def run(self) -> Self:
         """Train the clients."""
+        for _ in self.walk():
+            pass
+        return self
+
+    def walk(self) -> Iterator[Vec]:
+        """Train the clients -> x (m,) before each step, and after the last."""
         self.download.net.train()
         inputs, guard, msg = self.inputs(), self.steps.guard, self.download.msg
         before = counters(msg, inputs.mem)
-        (x, loc), k = self.begin(inputs), 0
-        for k, step in enumerate(self.batches(), 1):
-            if self.look is not None:
-                self._show(self.look, k - 1, x)
-            x, loc, obj, loss = self.advance(k - 1, x, loc, inputs, step)
+        x, loc = self.begin(inputs)
+        for k, step in enumerate(self.batches()):
+            yield x
+            x, loc, obj, loss = self.advance(k, x, loc, inputs, step)
             inputs = inputs if obj is inputs.obj else inputs._replace(obj=obj)
             if loss is not None:
-                self.losses[k - 1] = loss
-        if self.look is not None:
-            self._show(self.look, k, x)
+                self.losses[k] = loss
+        yield x
         self.x, (self.up, self.mem, self.obj) = x, self.end(x, loc, inputs)
         guard.unchanged(before, msg, inputs.mem)
         self.means = self._mean_losses()
-        return self
 
     @abstractmethod
     def row(self, values: Any, r: int) -> Any:
         """A record or vector of one of the clients, whose memory nobody else holds."""
-
-    def _show(self, look: Look, k: int, x: Vec) -> None:
-        """Let a replay look at its client."""
-        if look.client in self.clients:
-            r = self.clients.index(look.client)
-            losses = {step: self.row(loss, r) for step, loss in self.losses.items()}
-            look(k, self.row(x, r), losses)
 
     def step(
         self, k: int, x: Vec, loc: Rec, inputs: Inputs, step: Step

@@ -177,13 +177,18 @@ class Clients:
         loaded = download.net.buffers()
         seed_others(key(self.fed.seed, "step", round, group[0]))
         received = [client.received(download, m).msg for m in memories if client.receiving]
-        how = (self._whole, self._passes, self.recorded, client.look)
+        how = (self._whole, self._passes, self.recorded)
         try:
-            trained = Together(client.steps, download, memories, group, round, received, *how).run()
+            trained = Together(client.steps, download, memories, group, round, received, *how)
+            self.train(trained)
         except torch.OutOfMemoryError:
             raise self._too_many([*start], round) from None
         refuse_changes(download.net, loaded)
         return trained
+
+    def train(self, together: Together) -> None:
+        """Do the local steps of clients; a replay looks at one of them meanwhile."""
+        together.run()
 
     def _groups(self, start: dict[int, Rec]) -> list[list[int]]:
         """Clients of one view; with a loss of a whole batch, also of equal batch sizes."""

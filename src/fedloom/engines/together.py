@@ -20,7 +20,7 @@ from ..core.vector import Rec, Vec, leaves, rec, tree
 from ..stage import Download
 from .author_rules import with_note
 from .grad_and_value import grad_and_value
-from .local_steps import OUTSIDE, OWN_BATCH, Inputs, LocalRound, LocalSteps, Look, Place, Step
+from .local_steps import OUTSIDE, OWN_BATCH, Inputs, LocalRound, LocalSteps, Place, Step
 from .padded_batches import Batches
 from .private_gradient import loss_label
 from .recorded import Recorded, StepContext
@@ -48,9 +48,8 @@ class Together(LocalRound):
         whole: bool = False,
         passes: bool = False,
         recorded: Recorded | None = None,
-        look: Look | None = None,
     ) -> None:
-        super().__init__(steps, download, memories, clients, round, look)
+        super().__init__(steps, download, memories, clients, round)
         self._received, self._passes, self._recorded = received, passes, recorded or Recorded()
         steps_done = [steps_before(memory) for memory in memories]
         self._batches = Batches(steps.fed, clients, round, download.msg.x, whole, steps_done)

@@ -4,7 +4,6 @@ alone, or in the middle of the clients of its chunk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from ..plan import Plan
 from ..stage import Download, LocalResult
 from .client_results import RangeResult, Request, TrainTask
 from .client_round import Client
+from .local_steps import LocalRound
 from .ranges import Clients
 from .stages import steps_before
 from .together import Together
@@ -66,7 +66,7 @@ def traced(
     engine computes at once, None: one after another. step: whose points are kept, from 0.
     """
     look, round = _Look(i, step), task.round
-    client = Client(plan, fed, net, look=look)
+    client = Client(plan, fed, net)
     download = client.downloads(task._replace(cohort=[i]))[fed.capacity(i)]
     memory = task.memories.get(i) or client.first_memory(task.msg.x, i, download.view)
     trace = ClientTrace(i, client.received(download, memory), memory)
@@ -74,7 +74,7 @@ def traced(
         with client.explained(i, round):
             result = None if chunk is None else _in_its_chunk(client, task, chunk, look)
             received = client.receive(download, memory)
-            result = result or client.train(received, memory, i, round)
+            result = result or look.trained(client.local_round(received, memory, i, round))
             trace.trained = result._replace(up=tree(_copy, result.up), x=result.x.clone())
             sent = client.send(result, download, i, round, task.scale)
             trace.sent = sent._replace(up=tree(_copy, sent.up))  # the sums may write into it
@@ -98,6 +98,7 @@ def _in_its_chunk(client: Client, task: TrainTask, chunk: int, look: _Look) -> L
     """The client out of the chunk in which the engine computes it; None if it computes it alone."""
     first = task.cohort.index(look.client) // chunk * chunk
     many = _Chunk(client.plan, client.fed, client.net, chunk, client)
+    many.look = look
     try:
         many.map(Request.TRAIN, task.range(first, first + chunk))
     except ClientError:  # perhaps another client's, after the steps of all
@@ -109,15 +110,14 @@ def _in_its_chunk(client: Client, task: TrainTask, chunk: int, look: _Look) -> L
 class _Chunk(Clients):
     """Keeps what comes of the client that is looked at."""
 
+    look: _Look
     result: LocalResult | None = None
 
-    def _together(
-        self, download: Download, start: dict[int, Rec], group: list[int], round: int
-    ) -> Together:
-        trained, look = super()._together(download, start, group, round), self.client.look
-        if look is not None and look.client in group:
-            self.result = trained.result(group.index(look.client))
-        return trained
+    def train(self, together: Together) -> None:
+        if self.look.client in together.clients:
+            self.result = self.look.trained(together)
+        else:
+            together.run()
 
 
 class _Look:
@@ -127,20 +127,25 @@ class _Look:
         self.client, self._step = client, step
         self.norms: list[float] = []
         self.points: list[Vec] = []
-        self.losses: Mapping[int, Tensor] = {}
-        self._last: Vec | None = None
+        self._round: LocalRound | None = None
 
-    def __call__(self, k: int, x: Vec, losses: Mapping[int, Tensor]) -> None:
-        now, last = x.detach().clone(), self._last
-        if k == 0:
-            self.norms, self.points = [], []
-        elif last is not None:
-            self.norms.append(float((now - last).norm()))
-        self._last, self.losses = now, losses
-        if self._step is not None and k in (self._step, self._step + 1):
-            self.points.append(now)
+    def trained(self, round: LocalRound) -> LocalResult:
+        """What the client's steps gave, once they are done."""
+        self.norms, self.points, self._round = [], [], round
+        r, last = round.clients.index(self.client), None
+        for k, x in enumerate(round.walk()):
+            now: Vec = round.row(x, r).detach().clone()
+            if last is not None:
+                self.norms.append(float((now - last).norm()))
+            if self._step is not None and k in (self._step, self._step + 1):
+                self.points.append(now)
+            last = now
+        return round.result(r)
 
     def by_step(self) -> list[float | None]:
         """The loss of every step at its first gradient."""
-        losses = self.losses
-        return [float(losses[k]) if k in losses else None for k in range(len(self.norms))]
+        if self._round is None:
+            return []
+        row, r = self._round.row, self._round.clients.index(self.client)
+        losses = {k: float(row(loss, r)) for k, loss in self._round.losses.items()}
+        return [losses.get(k) for k in range(len(self.norms))]
