@@ -137,7 +137,7 @@ def check_record(method: str, noun: str, value: Any, _: Any = None) -> None:
             "tensors, numbers and records",
             SHAPES,
         )
-    if all(isinstance(leaf, (Tensor, int, float)) for leaf in leaves(value)):
+    if not [leaf for leaf in leaves(value) if not isinstance(leaf, (Tensor, int, float))]:
         return  # the paths are only worked out for the message
     path, leaf = next(
         at for at in fields(value).items() if not isinstance(at[1], (Tensor, int, float))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from torch import nn
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 Row = dict[str, Any]
-Columns = Iterator[tuple[str, Any]]
 # what tells who took part, and how many: not in the log where noise cannot be made again, because
 # the accounts of privacy rely on nobody knowing it
 _CLIENTS = ("cohort", "clients", "client_names", "answered", "skipped", "skipped_names")
@@ -43,7 +42,7 @@ def row_of(
     any_update = any(s.answered for s in bill.cohort)
     if not any_update and not aggregation.private and outcome.fewest is None:
         _log.warning("round %d: no client update arrived; the model stays as it was", after.round)
-    row = dict(_columns(run, before, after, outcome, bill))
+    row = _columns(run, before, after, outcome, bill)
     if aggregation.unkeyed:
         row = {k: v for k, v in row.items() if k.partition(".")[0] not in _UNPUBLISHED}
     if sizes is not None:
@@ -51,60 +50,60 @@ def row_of(
     return row | own_columns(reported, row, "report()")
 
 
-def _columns(run: Run, before: State, after: State, outcome: RoundOutcome, bill: Bill) -> Columns:
+def _columns(run: Run, before: State, after: State, outcome: RoundOutcome, bill: Bill) -> Row:
     """The columns of a round. Those are empty that a private or masked aggregation may not tell."""
     t, fed, participants = before.round, run.fed, outcome.participants
     aggregation = run.plan.aggregation
     hidden = aggregation.private or aggregation.masked
-    yield "round", after.round
-    yield "lr", fed.local.rate(t, 0)
-    yield from _of_clients(run, outcome, bill, after.round, hidden)
+    row: Row = {"round": after.round, "lr": fed.local.rate(t, 0)}
+    row |= _of_clients(run, outcome, bill, after.round, hidden)
     if outcome.fewest is not None:
-        yield "needed", outcome.fewest
+        row["needed"] = outcome.fewest
     for way in ("down", "up"):
         now, was = getattr(after.ledger, way), getattr(before.ledger, way)
         traffic = {name: count - was.get(name, 0) for name, count in now.items()}
-        yield f"bytes_{way}", sum(traffic.values())
+        row[f"bytes_{way}"] = sum(traffic.values())
         for name, count in traffic.items():
             if count:
-                yield f"bytes_{way}.{name}", count
-    yield "seconds", round(bill.seconds, 6)
+                row[f"bytes_{way}.{name}"] = count
+    row["seconds"] = round(bill.seconds, 6)
     if bill.simulated is not None:
-        yield "simulated_seconds", bill.simulated
+        row["simulated_seconds"] = bill.simulated
     # if delta is compressed: means over the updates, the error norms of CFedAvg's figures
     if squares := [s.squares for s in bill.cohort if s.squares is not None]:
         names = ("delta_square", "residual_square")
         for name, values in zip(names, zip(*squares, strict=True), strict=True):
-            yield name, None if hidden else average(values)
-    yield from participants.columns.items()
+            row[name] = None if hidden else average(values)
+    row |= participants.columns
     if "dropped" in participants.columns:
-        yield "bytes_wasted", sum(sum(s.bytes_down.values()) for s in bill.absent)
+        row["bytes_wasted"] = sum(sum(s.bytes_down.values()) for s in bill.absent)
     if run.accounts is not None:
-        yield from run.accounts.columns(after.trained).items()
+        row |= run.accounts.columns(after.trained)
     if fed.hostile:
-        yield "hostile", [s.client for s in bill.cohort if s.client in fed.hostile]
-    yield from aggregation.report(after.aggregation, t).items()
+        row["hostile"] = [s.client for s in bill.cohort if s.client in fed.hostile]
+    return row | dict(aggregation.report(after.aggregation, t))
 
 
-def _of_clients(run: Run, outcome: RoundOutcome, bill: Bill, round: int, hidden: bool) -> Columns:
+def _of_clients(run: Run, outcome: RoundOutcome, bill: Bill, round: int, hidden: bool) -> Row:
     """The columns about the clients, named where more than a draw decides who takes part."""
     stats, names = bill.cohort, run.fed.data.client_names
     updates = [s for s in stats if s.answered]
     losses = [s.loss for s in updates if s.loss is not None]
-    yield "cohort", len(stats)
+    row: Row = {"cohort": len(stats)}
     if outcome.participants.names_clients:
         clients = sorted(s.client for s in stats)
-        yield "clients", clients
+        row["clients"] = clients
         if names:
-            yield "client_names", [names[client] for client in clients]
-    yield "answered", len(updates)
+            row["client_names"] = [names[client] for client in clients]
+    row["answered"] = len(updates)
     explained = outcome.fewest is not None or isinstance(run.engine, Remote)
-    yield from skipped(stats, round, names, explained).items()
-    yield "train_loss", average(losses) if losses and not hidden else None
-    yield "steps", sum(s.steps for s in stats)
-    yield "gradients", sum(s.gradients for s in stats)
+    row |= skipped(stats, round, names, explained)
+    row["train_loss"] = average(losses) if losses and not hidden else None
+    row["steps"] = sum(s.steps for s in stats)
+    row["gradients"] = sum(s.gradients for s in stats)
     if values := sum(s.values for s in (*stats, *bill.others)):  # without a gradient
-        yield "loss_values", values
+        row["loss_values"] = values
+    return row
 
 
 def skipped(
