@@ -41,7 +41,7 @@ from fedloom.federation.clock import Asynchronous
 from fedloom.federation.federation import Federation
 from fedloom.report import human_bytes, human_seconds
 from fedloom.report.tables import human_size
-from fedloom.server.billing import together
+from fedloom.server.exchanges import together
 from fedloom.server.rounds import Run
 from fedloom.server.state import Ledger
 from fedloom.storage.records import sparsify

@@ -28,12 +28,11 @@ from ..storage.client_state import ClientStates
 from ..storage.records import write_model
 from ..storage.seal import BEST
 from .arrivals import Arrivals
-from .billing import bill_of
 from .checkpoints import Checkpoints
 from .client_selection import Broadcast, Chooser
 from .evaluator import Evaluator
 from .example_accounts import accounts_of, count_rounds
-from .exchanges import exchanged
+from .exchanges import bill_of, exchanged
 from .row import Row, RunLog, row_of
 from .server_step import Step
 from .state import Ledger, State

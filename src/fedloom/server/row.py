@@ -16,8 +16,7 @@ from ..engines.client_results import ClientCost
 from ..errors import ConfigError, StopRun
 from ..evaluation.monitor import DivergenceMonitor
 from ..evaluation.stopping import Selection
-from .billing import Bill
-from .exchanges import RoundOutcome
+from .exchanges import Bill, RoundOutcome
 from .state import State
 
 if TYPE_CHECKING:
