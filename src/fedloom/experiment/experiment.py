@@ -49,7 +49,7 @@ from ..objectives import METHODS, CrossEntropy, Objective, SquaredError, UserLos
 from ..plan import Plan
 from ..server.arrivals import chooser
 from ..server.checkpoints import Checkpoints, state_of
-from ..server.durations import Durations
+from ..server.client_selection import Durations
 from ..server.evaluator import Evaluator
 from ..server.progress import Progress, say, shows_progress
 from ..server.rounds import Run

@@ -20,8 +20,7 @@ from ..federation.choice import ClientChoice
 from ..federation.clock import Asynchronous, Clock
 from ..federation.federation import Federation
 from ..federation.sampling import ClientSampler
-from .client_selection import Broadcast, Chooser, Participants, unanswered
-from .durations import Durations
+from .client_selection import Broadcast, Chooser, Durations, Participants, unanswered
 from .state import AsyncState, InFlight, State
 
 if TYPE_CHECKING:
