@@ -18,8 +18,8 @@ from fedloom.config import resolve
 from fedloom.core.blocks import find_blocks
 from fedloom.core.net import Net
 from fedloom.data import from_clients
-from fedloom.engines import pooling
-from fedloom.engines.pooling import FEW, Slices
+from fedloom.engines import scores
+from fedloom.engines.scores import FEW, Slices
 from fedloom.errors import ClientError, CompositionError, ConfigError, DataError
 from fedloom.federation.sampling import Churn
 from fedloom.models import (
@@ -460,8 +460,8 @@ def test_pooling_without_a_gradient_has_the_values_of_torch(
     x = torch.randn(shape).contiguous(memory_format=FORMATS[order])
     x.flatten()[::3] = 1.0  # equal ones
     x.flatten()[0] = torch.nan
-    used, real = [], pooling._largest
-    monkeypatch.setattr(pooling, "_largest", lambda v: used.append(1) or real(v))
+    used, real = [], scores._largest
+    monkeypatch.setattr(scores, "_largest", lambda v: used.append(1) or real(v))
     with torch.no_grad(), Slices():
         y = pool(x)
         if pool.kernel_size == pool.stride == 2:
