@@ -204,8 +204,16 @@ class Workers:
                 return
             except BrokenProcessPool as error:
                 kind, message = "died", f"a worker died: {str(error).splitlines()[0]}"
+                advice = (
+                    f"is there memory enough for {self.workers} of them? try engine = serial or "
+                    "fewer workers"
+                )
             except _HungError as error:
                 kind, message = "hung", _describe_hang(error.args[0], tasks)
+                advice = (
+                    "does a part of your own wait for something that never comes? engine = serial "
+                    "waits however long it takes"
+                )
             _log.warning("%s (attempt %d of %d)", message, attempt, _ATTEMPTS)
             for k, future in futures.items():
                 if k not in results and future.done() and future.exception() is None:
@@ -213,7 +221,7 @@ class Workers:
             self._end()
             self._start()
         raise WorkerError(
-            f"workers {kind} {_ATTEMPTS} times in the same round ({message}); {self._advice(kind)}"
+            f"workers {kind} {_ATTEMPTS} times in the same round ({message}); {advice}"
         )
 
     def _result(self, future: Any) -> Parcel:
@@ -223,17 +231,6 @@ class Workers:
                 raise _HungError(hung)
         result: Parcel = future.result()
         return result
-
-    def _advice(self, kind: str) -> str:
-        if kind == "died":
-            return (
-                f"is there memory enough for {self.workers} of them? try engine = serial or fewer "
-                "workers"
-            )
-        return (
-            "does a part of your own wait for something that never comes? engine = serial waits "
-            "however long it takes"
-        )
 
     def close(self) -> None:
         """End the processes and free the shared memory."""
