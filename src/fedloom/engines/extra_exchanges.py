@@ -23,7 +23,7 @@ from .client_results import ClientCost, RangeResult, Request, TrainTask, Work, c
 from .client_round import Client
 from .guard import call_checked, counters
 from .local_steps import OUTSIDE, OWN_BATCH, Inputs, Step
-from .summation import finite, numbers, push, root, spread
+from .summation import finite, leaf, numbers, push, root, spread
 
 
 def probe_range(client: Client, task: TrainTask) -> RangeResult:
@@ -128,18 +128,17 @@ def weighed(client: Client, answer: Rec, download: Download, round: int, i: int)
     weight, x = client.fed.weight(i), download.msg.x
     aggregation = client.plan.aggregation.of_answers
     assert aggregation is not None  # else compose.py refuses methods that ask
-    part = rec(n=1.0, mass=weight, weight=weight, unweighted=rec(), buffers=x.new_zeros(0))
 
-    def leaf(v: Tensor) -> Rec:
-        one = rec(**part._asdict(), delta=v)
+    def part(v: Tensor) -> Rec:
+        one = leaf(weight, v, rec(), x.new_zeros(0))
         if client.views.scheme is not None and v.shape == x.shape:
             # a mean of those who hold a coordinate
             one = spread(one._replace(weight=torch.full_like(x, weight)), download.view)
         return aggregation.leaf(one, download.msg, client.fed.seed, round, i)
 
     values, number = answer._asdict(), functools.partial(torch.tensor, dtype=torch.float64)
-    vectors = {k: leaf(v) for k, v in values.items() if isinstance(v, Tensor)}
-    numbers = {k: leaf(number([v])) for k, v in values.items() if k not in vectors}
+    vectors = {k: part(v) for k, v in values.items() if isinstance(v, Tensor)}
+    numbers = {k: part(number([v])) for k, v in values.items() if k not in vectors}
     return rec(n=1.0, vectors=rec(**vectors), numbers=rec(**numbers))
 
 

@@ -16,7 +16,7 @@ from ..federation.federation import Federation
 from ..plan import Plan
 from ..stage import At, Download, LocalResult, Sizes, Stage
 from ..submodels.private import PersonalLayers, Private
-from .summation import finite, numbers, unweighted_of
+from .summation import finite, leaf, numbers, unweighted_of
 
 
 def stages_of(
@@ -129,8 +129,7 @@ class Leaves(Stage):
             return done, own
         means = numbers(unweighted_of(self.algorithm, up, done.job))
         delta = up.delta if at.scale == 1 else at.scale * up.delta
-        part = rec(n=1.0, mass=weight, weight=weight, delta=delta, unweighted=means)
-        part = rec(**part._asdict(), buffers=done.buffers)
+        part = leaf(weight, delta, means, done.buffers)
         part = self.aggregation.leaf(part, received.msg, *at[:3])
         up = rec(delta=part.delta, weight=part.weight, **part.unweighted._asdict())
         return done._replace(up=up, buffers=part.buffers), own
@@ -138,15 +137,13 @@ class Leaves(Stage):
     def part(self, up: Rec, buffers: Vec, count: int = 1) -> Rec:
         """What travelled -> the leaf, or the sum of so many."""
         more = {k: v for k, v in up._asdict().items() if k not in ("delta", "weight")}
-        part = rec(n=1.0, mass=up.weight, weight=up.weight, delta=up.delta, unweighted=rec(**more))
-        return self.aggregation.arrived(rec(**part._asdict(), buffers=buffers), count)
+        return self.aggregation.arrived(leaf(up.weight, up.delta, rec(**more), buffers), count)
 
     def expected_leaf(self, weight: float, buffers: Vec) -> Rec:
         """What the server knows of the leaf of a client with this weight: `weight`, and `buffers`
         (b,) as if training had not changed them.
         """
-        part = rec(n=1.0, mass=weight, weight=weight, delta=buffers[:0], unweighted=rec())
-        return self.aggregation.leaf(rec(**part._asdict(), buffers=buffers), rec(), 0, 0, 0)
+        return self.aggregation.leaf(leaf(weight, buffers[:0], rec(), buffers), rec(), 0, 0, 0)
 
 
 class PrivateLayers(Stage):

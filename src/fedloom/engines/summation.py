@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..aggregation.base import join_rows
 from ..algorithm import Algorithm, Job
-from ..core.vector import Rec, leaves, rec, tree
+from ..core.vector import Rec, Vec, leaves, rec, tree
 from ..submodels.base import View
 from .author_rules import check_record, with_note
 
@@ -53,6 +53,12 @@ def _add(a: Any, b: Any) -> Any:
 
 def _add_in_place(a: Any, b: Any) -> Any:
     return a.add_(b) if isinstance(a, Tensor) else a + b
+
+
+def leaf(weight: float, delta: Vec, unweighted: Rec, buffers: Vec) -> Rec:
+    """The leaf of one client update."""
+    part = {"n": 1.0, "mass": weight, "weight": weight, "delta": delta, "unweighted": unweighted}
+    return rec(**part, buffers=buffers)
 
 
 def push(stack: list[Node], level: int, index: int, total: Rec) -> None:
