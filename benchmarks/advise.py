@@ -30,7 +30,7 @@ from fedloom.referee.question import Cell, Method, Question
 from fedloom.referee.tuner import Tuner
 from fedloom.report.curve_data import value_of
 from fedloom.report.runs import load_run
-from fedloom.report.statistics import paired
+from fedloom.report.statistics import Paired
 from fedloom.study import RunTrials, Trial, run_all, state_of
 from fedloom.study.tune import Tuned
 
@@ -217,7 +217,7 @@ def page(out: Path) -> str:
         if not found:
             continue
         best, told = found["best 1"], found["advice"]
-        gap = paired(best["values"], told["values"])
+        gap = Paired.of([a - b for a, b in zip(best["values"], told["values"], strict=True)])
         assert gap is not None
         ends = f"{100 * gap.mean:+.2f} ({100 * gap.low:+.2f} to {100 * gap.high:+.2f})"
         cells = [place, *(_cell(found[role]) for role in ("best 1", "advice")), ends]

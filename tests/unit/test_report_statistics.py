@@ -53,11 +53,9 @@ def test_three_seeds_need_four_point_three_standard_errors():
     assert [Paired(m, 0.01, 3).verdict for m in means] == ["above", "undecided", "below"]
 
 
-def test_pairs_are_by_seed_or_by_place():
-    assert paired([3.0, 5.0], [1.0, 1.0]) == paired({4: 5.0, 2: 3.0}, {2: 1.0, 4: 1.0, 7: 0.0})
+def test_pairs_are_by_seed():
+    assert Paired.of([2.0, 4.0]) == paired({4: 5.0, 2: 3.0}, {2: 1.0, 4: 1.0, 7: 0.0})
     assert paired({0: 1.0}, {1: 1.0}) is None
-    with pytest.raises(ValueError, match="2 values cannot be paired with 1"):
-        paired([1.0, 2.0], [1.0])
     one = Paired(0.5, None, 1)
     assert (one.p, one.verdict, one.low, one.high) == (None, "undecided", -math.inf, math.inf)
     assert [Paired(m, 0.0, 3).verdict for m in (-1.0, 0.0, 1.0)] == ["below", "undecided", "above"]
@@ -266,6 +264,6 @@ def test_the_costs_of_the_best_and_the_next_one_come_first(tmp_path):
 
 def test_the_p_of_a_row_is_corrected_for_all_rows(tmp_path):
     values = {"A": [0.5, 0.5, 0.5], "B": [0.53, 0.55, 0.57], "C": [0.51, 0.5, 0.53]}
-    p = [paired(values[name], values["A"]).p for name in "BC"]
+    p = [Paired.of([v - 0.5 for v in values[name]]).p for name in "BC"]
     lines = answered(tmp_path, values).lines
     assert [line[3] for line in lines] == ["-", *map(p_text, holm(p))] != ["-", *map(p_text, p)]

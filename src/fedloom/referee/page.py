@@ -112,11 +112,7 @@ def _pair(
         "verdict": study.verdict(decision),
         "pairs": test and test.n,
         "difference": test and test.mean,
-        "sd": test and test.sd,
-        "low": test and test.low,
-        "high": test and test.high,
-        "level": test and test.level,
-        "p": test and test.p,
+        **{name: test and getattr(test, name) for name in ("sd", "low", "high", "level", "p")},
         "bound": decision.bound,
         "failures": failures,
     }

@@ -13,7 +13,7 @@ from .clients import against_alone
 from .curve_data import mean
 from .differences import Difference, measured_how, tested_values
 from .runs import Group, Metric
-from .statistics import Paired, against, difference_text, p_text, paired
+from .statistics import Paired, against, difference_text, p_text
 from .table_text import TESTED_HEADS, columns, interval, select_columns
 from .tables import Row, human_bytes, human_target, human_value
 
@@ -36,7 +36,7 @@ def answer(groups: Sequence[Group], rows: Sequence[Row], gaps: Sequence[Differen
     """
     value = rows[0]["value"]
     values = tested_values(groups, value, gaps)
-    means = {label: paired(v, dict.fromkeys(v, 0.0)) for label, v in values.items() if v}
+    means = {label: Paired.of([*by_seed.values()]) for label, by_seed in values.items()}
     every = columns(rows)
     present = {column.name for column in every}
     name, *others = select_columns(every, [n for n in _COLUMNS if n in present])
@@ -54,7 +54,7 @@ def answer(groups: Sequence[Group], rows: Sequence[Row], gaps: Sequence[Differen
 def _middle(estimate: Paired | None, unit: str) -> str:
     """A mean and its interval."""
     if estimate is None or estimate.sd is None:
-        return human_value(_mean(estimate), unit)
+        return human_value(None if estimate is None else estimate.mean, unit)
     low, high = (human_value(v, unit) for v in (estimate.low, estimate.high))
     if unit == "share":
         low = low.removesuffix(" %")
@@ -92,10 +92,6 @@ def _words(
     )
     chance = _chance(f"{best} less {second}", gap, metric)
     return [lead, chance, *(_cost(by_label[label]) for label in (best, second))]
-
-
-def _mean(estimate: Paired | None) -> float | None:
-    return None if estimate is None else estimate.mean
 
 
 def _metric_words(metric: Metric, rows: Sequence[Row]) -> str:

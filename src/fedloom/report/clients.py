@@ -14,6 +14,7 @@ import numpy as np
 from fedloom.evaluation.declared import unit_of
 from fedloom.storage.seal import Seal
 
+from .curve_data import mean
 from .runs import Group, Run, read_rows
 from .tables import further, human_value
 
@@ -53,22 +54,25 @@ def unseen_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     """Headings, and a line for each client that never trained: its rows, and the mean of the
     headline over the seeds that have set it apart; nothing without such clients.
     """
-    by_name: dict[str, dict[str, list[float]]] = {}
+    values: dict[tuple[str, str], list[float]] = {}  # of a client in a group
     rows: dict[str, int] = {}
     for group in groups:
         for run in group.averaged_runs:
             unseen = run.clients.get("unseen") or {"names": ()}
             for i, name in enumerate(unseen["names"]):
-                rows[name] = unseen["rows"][i]
                 if (value := unseen["metrics"][group.metric.name][i]) is not None:
-                    by_name.setdefault(name, {}).setdefault(group.label, []).append(value)
-    labels = list(dict.fromkeys(label for by_label in by_name.values() for label in by_label))
-    units = {group.label: group.metric.unit for group in groups}
-    lines = []
-    for name, by_label in by_name.items():
-        means = [(float(np.mean(by_label[k])) if k in by_label else None, units[k]) for k in labels]
-        lines.append([name, f"{rows[name]:,}", *(human_value(*mean) for mean in means)])
-    return ["client that never trained", "rows", *labels], lines
+                    rows[name] = unseen["rows"][i]
+                    values.setdefault((name, group.label), []).append(value)
+    shown = [group for group in groups if any(label == group.label for _, label in values)]
+    lines = [
+        [
+            name,
+            f"{count:,}",
+            *(human_value(mean(values.get((name, g.label), [])), g.metric.unit) for g in shown),
+        ]
+        for name, count in rows.items()
+    ]
+    return ["client that never trained", "rows", *(group.label for group in shown)], lines
 
 
 def _columns(groups: Sequence[Group]) -> list[tuple[str, _Floats, str]]:

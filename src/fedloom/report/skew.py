@@ -57,33 +57,25 @@ def words(skew: Skew) -> str:
     return text if skew.labels is None else f"{text}, label distance {skew.labels:.2f} of 1"
 
 
-def skews(groups: Sequence[Group]) -> list[Skew]:
-    """The measures of every run of the groups that has a partition."""
-    candidates = (skew_of(run.partition) for group in groups for run in group.runs)
-    return [skew for skew in candidates if skew is not None]
+def average(groups: Sequence[Group]) -> Skew | None:
+    """The means over the runs of groups that have a partition; None without one."""
+    by_run = [skew_of(run.partition) for group in groups for run in group.runs]
+    skews = [skew for skew in by_run if skew is not None]
+    if not skews:
+        return None
+    sizes = min(s.sizes[0] for s in skews), max(s.sizes[1] for s in skews)
+    labels = mean([skew.labels for skew in skews])
+    return Skew(skews[0].clients, sizes, mean([skew.gini for skew in skews]) or 0.0, labels)
 
 
 def common(groups: Sequence[Group]) -> str:
     """One line for all runs, means over them; empty if they have none, or the rows differ by more
     than the seeds do: then the table has it.
     """
-    rows = [skews([group]) for group in groups]
-    labels = [mean_labels(row) for row in rows]
-    if not rows or not all(rows) or differ([mean_gini(row) for row in rows]) or differ(labels):
-        return ""
-    every = [skew for row in rows for skew in row]
-    sizes = min(s.sizes[0] for s in every), max(s.sizes[1] for s in every)
-    return words(Skew(every[0].clients, sizes, mean_gini(every), mean_labels(every)))
-
-
-def mean_labels(skews: Sequence[Skew]) -> float | None:
-    """The mean label distance."""
-    return mean([skew.labels for skew in skews])
-
-
-def mean_gini(skews: Sequence[Skew]) -> float:
-    """The mean Gini coefficient of the sizes."""
-    return mean([skew.gini for skew in skews]) or 0.0
+    rows, whole = [average([group]) for group in groups], average(groups)
+    skews = [row for row in rows if row is not None]
+    apart = differ([s.gini for s in skews]) or differ([s.labels for s in skews])
+    return "" if whole is None or len(skews) < len(rows) or apart else words(whole)
 
 
 def differ(values: Sequence[float | None]) -> bool:

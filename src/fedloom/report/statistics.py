@@ -64,7 +64,9 @@ def student_t(level: float, freedom: int) -> float:
 class Paired:
     """The differences of n pairs: their mean and standard deviation (n - 1; None for one pair).
 
-    p_holm: p, corrected for the number of comparisons; None where there is one alone.
+    p_holm: p, corrected for the number of comparisons; None where there is one alone. welch: the
+    standard error and the degrees of freedom of means that are not paired; sd and n are then the
+    first one's.
     """
 
     mean: float
@@ -72,16 +74,27 @@ class Paired:
     n: int
     level: float = LEVEL
     p_holm: float | None = field(default=None, repr=False)
+    welch: tuple[float, int] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, differences: Sequence[float], level: float = LEVEL) -> Paired | None:
+        """Of such differences; None without one."""
+        middle = mean_of(differences)
+        if middle is None:
+            return None
+        return cls(middle, sd_of(differences), len(differences), level)
 
     @property
     def error(self) -> float | None:
         """The mean's standard error; None for one pair."""
+        if self.welch is not None:
+            return self.welch[0]
         return None if self.sd is None else self.sd / math.sqrt(self.n)
 
     @property
     def freedom(self) -> int:
         """Degrees of freedom of Student's t."""
-        return self.n - 1
+        return self.n - 1 if self.welch is None else self.welch[1]
 
     @property
     def half(self) -> float:
@@ -167,57 +180,19 @@ def difference_text(value: float, unit: str) -> str:
     return fixed(100 * value, 2, "+") if unit == "share" else f"{value:+.4g}"
 
 
-Values = Mapping[int, float] | Sequence[float]
-
-
-def paired(a: Values, b: Values, level: float = LEVEL) -> Paired | None:
-    """a less b, pair by pair: {seed: value} over the seeds that both have, or two sequences of one
-    length. None if there is no pair.
-
-    Paired, because runs with the same seed have the same clients, data and start.
+def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Paired | None:
+    """a less b, {seed: value}, over the seeds that both have; None without one. Paired, because
+    runs with the same seed have the same clients, data and start.
 
     >>> paired({0: 3.0, 1: 5.0}, {0: 1.0, 1: 1.0, 2: 9.0})
     Paired(mean=3.0, sd=1.4142135623730951, n=2, level=0.95)
     """
-    one, two = (dict(v if isinstance(v, Mapping) else enumerate(v)) for v in (a, b))
-    if not isinstance(a, Mapping) and len(one) != len(two):
-        raise ValueError(f"{len(one)} values cannot be paired with {len(two)}")
-    differences = [one[s] - two[s] for s in sorted(set(one) & set(two))]
-    middle = mean_of(differences)
-    return None if middle is None else Paired(middle, sd_of(differences), len(differences), level)
+    return Paired.of([a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())])
 
 
-@dataclass(frozen=True)
-class Unpaired(Paired):
-    """The difference of two means of runs that do not belong together pair by pair, by Welch's test
-    (Biometrika 1947). sd, n: of the first mean's runs; other_sd, other_n: of the second's.
-    """
-
-    other_sd: float = 0.0
-    other_n: int = 1
-
-    @property
-    def error(self) -> float | None:
-        """The difference's standard error; None where one side has one run."""
-        return None if self.sd is None else math.sqrt(sum(self._squares))
-
-    @property
-    def freedom(self) -> int:
-        """Welch's degrees of freedom, rounded down: the test errs towards no difference."""
-        one, two = self._squares
-        if one + two == 0:
-            return self.n + self.other_n - 2
-        each = one**2 / (self.n - 1) + two**2 / (self.other_n - 1)
-        return math.floor((one + two) ** 2 / each + 1e-9)
-
-    @property
-    def _squares(self) -> tuple[float, float]:
-        """The squared standard errors of both means."""
-        return (self.sd or 0.0) ** 2 / self.n, self.other_sd**2 / self.other_n
-
-
-def unpaired(a: Sequence[float], b: Sequence[float]) -> Unpaired | None:
-    """The mean of a less that of b, whose runs are independent. None if one has none.
+def unpaired(a: Sequence[float], b: Sequence[float]) -> Paired | None:
+    """The mean of a less that of b, whose runs are independent, by Welch's test (Biometrika 1947).
+    None if one has none; without a test where one has a single run.
 
     >>> gap = unpaired([1.0, 3.0, 5.0], [2.0, 2.0, 2.0])
     >>> gap.mean, gap.freedom, round(gap.p, 4)  # of b nothing varies: t = 1 / (2 / sqrt(3))
@@ -226,8 +201,14 @@ def unpaired(a: Sequence[float], b: Sequence[float]) -> Unpaired | None:
     one, two, ours, theirs = mean_of(a), mean_of(b), sd_of(a), sd_of(b)
     if one is None or two is None:
         return None
-    spread = None if ours is None or theirs is None else ours
-    return Unpaired(one - two, spread, len(a), other_sd=theirs or 0.0, other_n=len(b))
+    if ours is None or theirs is None:
+        return Paired(one - two, None, len(a))
+    squares = ours**2 / len(a), theirs**2 / len(b)  # of the standard errors of both means
+    freedom = len(a) + len(b) - 2
+    if any(squares):  # rounded down: the test errs towards no difference
+        each = squares[0] ** 2 / (len(a) - 1) + squares[1] ** 2 / (len(b) - 1)
+        freedom = math.floor(sum(squares) ** 2 / each + 1e-9)
+    return Paired(one - two, ours, len(a), welch=(math.sqrt(sum(squares)), freedom))
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -372,7 +353,7 @@ def decide(
         waiting = []
         for key, row in differences.items():
             if out[key].verdict == "undecided" and len(row) >= n and all(map(math.isfinite, row)):
-                pairs = paired(row[:n], [0.0] * n, level)
+                pairs = Paired.of(row[:n], level)
                 out[key] = Decision("undecided", pairs)
                 waiting.append((key, pairs))
         again = True

@@ -11,7 +11,7 @@ from fedloom.core.curves import Value
 
 from .curve_data import best, first_hit, last, mean, sd, value_of
 from .runs import Group, Run
-from .skew import mean_gini, mean_labels, skews
+from .skew import average
 
 Row = dict[str, Any]
 MISSING = "-"  # a cell without a value
@@ -141,7 +141,7 @@ def further(group: Group) -> list[str]:
 
 
 def _row(group: Group, target: float | None, value: Value, others: Sequence[str]) -> Row:
-    runs, metric, unequal = group.averaged_runs, group.metric, skews([group])
+    runs, metric, unequal = group.averaged_runs, group.metric, average([group])
 
     def over(number: Callable[[Run], float | None]) -> float | None:
         return mean([number(run) for run in runs])
@@ -176,8 +176,8 @@ def _row(group: Group, target: float | None, value: Value, others: Sequence[str]
             for name in CLIENTS
         },
         "unseen_mean": over(lambda run: last(run, f"unseen_{metric.name}")),
-        "label_distance": mean_labels(unequal),
-        "size_gini": mean_gini(unequal) if unequal else None,
+        "label_distance": unequal and unequal.labels,
+        "size_gini": unequal and unequal.gini,
         "target": goal,
         "reached": None if goal is None else len(hits),
         "not_reached": None if goal is None else len(runs) - len(hits),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fedloom.core.curves import at, at_equal
 from fedloom.report.curve_data import mean
-from fedloom.report.statistics import corrected, paired
+from fedloom.report.statistics import Paired, corrected
 from fedloom.report.style import Picture
 from fedloom.report.tables import MISSING, fixed
 
@@ -64,7 +64,10 @@ def equal_bytes(one: MeasuredTable) -> list[str]:
                 rounds = dict(zip(our_curve, points(ours[seed], "curve"), strict=True))
                 ends[rival].append(at(rounds, max(its_curve)))
     sides = {rival: [*zip(*pairs.values(), strict=True)] for rival, pairs in both.items() if pairs}
-    gaps = {rival: paired(two[0], two[1]) for rival, two in sides.items()}
+    gaps = {
+        rival: Paired.of([ours - theirs for ours, theirs in pairs.values()])
+        for rival, pairs in both.items()
+    }
     tested = corrected({rival: gap for rival, gap in gaps.items() if gap is not None})
     if not tested:
         return []
