@@ -25,7 +25,6 @@ from fedloom.objectives import SquaredError
 from fedloom.report import comparison, group_runs, load_run
 from fedloom.report.charts import reliability_chart
 from fedloom.report.curve_data import best
-from fedloom.report.style import styles
 from support.folders import record
 from support.scores import Auc, accuracy, ranked, right
 from tiny import small
@@ -397,7 +396,7 @@ def test_the_reliability_curve_is_of_all_and_of_each_site(tmp_path):
         wanted = [np.bincount(place, v, 10) for v in (np.ones_like(p), p, y)]
         np.testing.assert_allclose(bins, wanted, atol=1e-5)
     groups = group_runs([load_run(tmp_path / "run")])
-    picture = reliability_chart(groups, styles(groups))
+    picture = reliability_chart(groups)
     assert picture.title.endswith("too few rows to be drawn (below 50): site 2 (12)")
     counts = ", ".join(f"{n:.0f}" for n in curve["bins"][0])
     assert f"Rows per bin: FedAvg: {counts};" in picture.alt

@@ -19,7 +19,6 @@ from fedloom.report import comparison, group_runs, load_run
 from fedloom.report.clients import against_alone
 from fedloom.report.curves import loss_curves
 from fedloom.report.differences import differences, measured_how
-from fedloom.report.style import styles
 from fedloom.report.table_text import table_cells
 from fedloom.submodels import PRIVATE
 
@@ -138,7 +137,7 @@ def test_all_rows_are_compared_by_what_clients_use(tmp_path):
     assert "mean client accuracy, last tenth" in table_cells(comparison(groups))[0]
     (said,) = measured_how(groups)
     assert "alone" in said and "its own test rows" in said
-    (test_loss,) = (p for p in loss_curves(groups, styles(groups)) if p.name == "test_loss")
+    (test_loss,) = (p for p in loss_curves(groups) if p.name == "test_loss")
     assert "together" in test_loss.alt and "alone" not in test_loss.alt
     for value in ("ema", "best-of-validation"):
         with pytest.raises(ConfigError, match="choose last-tenth or last"):

@@ -37,7 +37,6 @@ from fedloom.models import mlp
 from fedloom.objectives import SquaredError
 from fedloom.report import group_runs, load_run
 from fedloom.report.measures import measure_cells, measure_pictures
-from fedloom.report.style import styles
 from fedloom.submodels import FIARSE
 from support.refusals import refused
 from tiny import A, B, quadratics, timeless, trace, weights
@@ -349,7 +348,7 @@ def test_the_command_writes_numbers_that_the_report_draws(run):
     assert result["hessian"]["round"] == 3 and result["hessian"]["settings"]["probes"] == 2
     assert (run / "rounds.jsonl").read_bytes() == before
     groups = group_runs([load_run(run)])
-    drawn = measure_pictures(groups, styles(groups))
+    drawn = measure_pictures(groups)
     assert [p.name for p in drawn] == [f"measures-{n}" for n in ("residual", "surface", "plane")]
     assert all(p.png[1:4] == b"PNG" and p.alt for p in drawn)
     lines = measure_cells(groups)[1]

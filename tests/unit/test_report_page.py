@@ -17,7 +17,7 @@ from fedloom.report import load_run, save_curves, write_report
 from fedloom.report.charts import clients_chart, field_bytes, ledger_chart, partition_charts
 from fedloom.report.clients import attendance, names_of
 from fedloom.report.curves import metric_curves
-from fedloom.report.style import nth_style, save_pictures, styles
+from fedloom.report.style import nth_style, save_pictures, style_of
 from fedloom.report.submodels import size_cells, size_pictures
 from fedloom.report.tables import human_size
 from fedloom.storage import world
@@ -74,7 +74,7 @@ def several(folder):
 
 def curves_by_name(*folders):
     groups = groups_at(*folders)
-    return {picture.name: picture for picture in metric_curves(groups, styles(groups))}
+    return {picture.name: picture for picture in metric_curves(groups)}
 
 
 def page_of(runs, out, **more):
@@ -249,7 +249,7 @@ RISING = [0.1 + 0.08 * t for t in range(10)]
 def test_the_first_rounds_do_not_hide_the_difference_of_the_last(tmp_path, lines, bottom, top):
     """A share that rises within a fifth of the rounds has an axis from there on; another all."""
     groups = fake_groups(tmp_path, {f"m{n}": [line] for n, line in enumerate(lines)})
-    drawn = {p.name: p for p in metric_curves(groups, styles(groups))}
+    drawn = {p.name: p for p in metric_curves(groups)}
     low, high = drawn["accuracy_by_round"].figure.axes[0].get_ylim()
     assert bottom[0] < low < bottom[1] and top[0] < high < top[1]
 
@@ -265,7 +265,7 @@ def test_figures_for_a_paper_have_embedded_letters(tmp_path):
 def test_letters_fit_and_no_axis_has_an_offset(tmp_path):
     values = [0.90001 + 0.000001 * t for t in range(60)]
     groups = fake_groups(tmp_path, {f"Method {n}": [values] for n in range(9)})
-    drawn = {p.name: p for p in metric_curves(groups, styles(groups))}
+    drawn = {p.name: p for p in metric_curves(groups)}
     figure = drawn["accuracy_by_round"].figure
     axes = figure.axes[0]
     figure.canvas.draw()
@@ -288,10 +288,9 @@ def test_the_drawn_lines_are_the_means_in_per_cent(tmp_path):
     assert axes.lines[0].get_ydata() == pytest.approx([55, 70])
     assert axes.lines[0].get_xdata() == pytest.approx([5000 / 1024, 15000 / 1024])
     assert axes.get_xlabel() == "bytes sent up and down (KiB)"
-    look = styles(groups)
     for picture in pictures.values():
         lines = picture.figure.axes[0].lines[: len(groups)]
-        assert [line.get_color() for line in lines] == [look[g.key].colour for g in groups]
+        assert [line.get_color() for line in lines] == [style_of(g).colour for g in groups]
 
 
 def test_each_different_partition_is_drawn_once(tmp_path):
@@ -325,13 +324,13 @@ def test_the_heat_map_shows_shares_and_sorts_only_many_clients(tmp_path, clients
 def test_bars_count_every_known_client_and_the_bytes_of_a_client_round(tmp_path):
     """Over two seeds of four rounds; values of clients are 0.5, 0.54, ..., 0.82."""
     groups = fake_groups(tmp_path, {"a": [[0.5] * 4] * 2})
-    picture = clients_chart(groups, styles(groups))
+    picture = clients_chart(groups)
     heights = [patch.get_height() for patch in picture.figure.axes[0].patches]
     assert sum(heights) == pytest.approx(100) and "mean 66.00 %" in picture.alt
     bill = {(item.direction, item.field): item for item in field_bytes(groups[0])}
     assert list(bill) == [("down", "x"), ("up", "delta"), ("up", "weight")]
     assert (bill["down", "x"].total, bill["down", "x"].each) == (4 * 4000, 400)
-    bars = ledger_chart(groups, styles(groups)).figure.axes[0].patches
+    bars = ledger_chart(groups).figure.axes[0].patches
     assert [bar.get_width() for bar in bars] == [400, 80, 20]
 
 
@@ -378,7 +377,7 @@ def test_the_table_has_last_values_means_of_ten_and_what_is_held(sized):
 
 
 def test_the_pictures_of_sizes_stay_within_percent(sized):
-    pictures = {p.name: p for p in size_pictures(sized, styles(sized))}
+    pictures = {p.name: p for p in size_pictures(sized)}
     for name in ("sizes-explored", "sizes-replaced"):
         for axes in pictures[name].figure.axes:
             low, high = axes.get_ylim()

@@ -29,7 +29,6 @@ from fedloom.errors import DataError, WireError
 from fedloom.evaluation.reliability import BINS, disclosed
 from fedloom.report import group_runs, load_run, write_report
 from fedloom.report.curves import metric_curves
-from fedloom.report.style import styles
 from fedloom_flower.cli.deploy import _format_round
 from fedloom_flower.folder import Folder
 from fedloom_flower.message import Measured
@@ -275,7 +274,7 @@ def test_a_deployed_runs_seconds_are_those_that_passed(measured, tmp_path):
     assert 2 * least <= run.seconds[-1] <= whole
     assert run.summary["seconds"] == pytest.approx(sum(each), abs=1e-5)
     assert run.summary["seconds_per_round"] >= least
-    drawn = metric_curves(groups := group_runs([run]), styles(groups), None)
+    drawn = metric_curves(group_runs([run]))
     labels = [picture.figure.axes[0].get_xlabel() for picture in drawn]
     assert any(label.startswith("wall time (") for label in labels)
     assert "it is all that passed, with waiting for nodes" in page_of(fed, tmp_path)

@@ -10,7 +10,7 @@ import numpy as np
 
 from .curve_data import mean
 from .runs import Floats, Group, Ints, Run
-from .style import Picture, Style, figure, legend_below, nth_style, plain, shorten
+from .style import Picture, figure, legend_below, nth_style, plain, shorten, style_of
 from .tables import human_bytes, human_value
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def partition_chart(
     return Picture(name, f"Clients: labels and sizes{note}", alt, fig)
 
 
-def clients_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None:
+def clients_chart(groups: Sequence[Group]) -> Picture | None:
     """Draw a histogram of the metric over the clients, one row per group with shared bins.
 
     Values of several seeds are pooled; clients without a value are left out.
@@ -141,7 +141,7 @@ def clients_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture
     for axes, (group, values) in zip(panels, rows, strict=True):
         middle, low = float(values.mean()), float(np.quantile(values, worst / 100))
         weights = np.full(values.size, 100.0 / values.size)
-        axes.hist(values * up, bins=bins, weights=weights, color=look[group.key].colour, alpha=0.8)
+        axes.hist(values * up, bins=bins, weights=weights, color=style_of(group).colour, alpha=0.8)
         axes.axvline(middle * up, color="black", lw=1.4)
         axes.axvline(low * up, color="black", lw=1.2, ls=":")
         plain(axes, "", "% of clients")
@@ -160,7 +160,7 @@ def clients_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture
     return Picture("clients", title, alt, fig)
 
 
-def reliability_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None:
+def reliability_chart(groups: Sequence[Group]) -> Picture | None:
     """Draw how often the second class came against its predicted probability, and below the number
     of test rows in each bin; of a single group also its clients, but for those with few rows.
 
@@ -181,7 +181,7 @@ def reliability_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Pic
             handles += top.plot(*_curve(bins), color=nth_style(i).colour, lw=1.0, ls="--")
             labels.append(f"{shorten(name, 20)}, {bins[0].sum():,.0f} rows")
     for group, bins in rows:
-        style = look[group.key]
+        style = style_of(group)
         handles += top.plot(*_curve(bins), color=style.colour, marker=style.mark, lw=2.0)
         labels.append(f"{shorten(group.label, 40)}, {bins[0].sum():,.0f} rows")
         below.stairs(bins[0], np.linspace(0, 1, bins.shape[1] + 1), color=style.colour, lw=1.6)
@@ -231,7 +231,7 @@ def _curve(bins: Floats) -> tuple[Floats, Floats]:
     return likely / rows, second / rows
 
 
-def ledger_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None:
+def ledger_chart(groups: Sequence[Group]) -> Picture | None:
     """Draw bytes per field as bars, for each group: what one client gets and sends in a round."""
     bars = {
         group.key: [(item, item.each) for item in field_bytes(group) if item.each is not None]
@@ -250,7 +250,7 @@ def ledger_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture 
         text.set_in_layout(False)  # a long name may leave the axes, and does not shrink them
         for item, size in bars[group.key]:
             at += 1
-            hatch, colour = "///" if item.direction == "up" else "", look[group.key].colour
+            hatch, colour = "///" if item.direction == "up" else "", style_of(group).colour
             axes.barh(
                 at, size, color=colour, alpha=0.85, hatch=hatch, edgecolor="white", height=0.8
             )

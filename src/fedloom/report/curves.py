@@ -28,7 +28,7 @@ from .style import (
     line_with_band,
     save_pictures,
     spans_widely,
-    styles,
+    style_of,
 )
 from .submodels import size_pictures
 from .tables import human_target, human_value
@@ -71,21 +71,19 @@ def all_pictures(
     groups: Sequence[Group], target: float | None = None, value: Value = "last-tenth"
 ) -> list[Picture]:
     """Draw every picture there are data for, in the order in which a page shows them."""
-    look = styles(groups)
-    pictures = metric_curves(groups, look, target, value)
-    pictures += loss_curves(groups, look)
+    pictures = metric_curves(groups, target, value)
+    pictures += loss_curves(groups)
     pictures += partition_charts(groups)
-    pictures += [picture] if (picture := clients_chart(groups, look)) else []
-    pictures += [picture] if (picture := reliability_chart(groups, look)) else []
-    pictures += [picture] if (picture := ledger_chart(groups, look)) else []
-    pictures += size_pictures(groups, look)
-    pictures += measure_pictures(groups, look)
+    pictures += [picture] if (picture := clients_chart(groups)) else []
+    pictures += [picture] if (picture := reliability_chart(groups)) else []
+    pictures += [picture] if (picture := ledger_chart(groups)) else []
+    pictures += size_pictures(groups)
+    pictures += measure_pictures(groups)
     return pictures
 
 
 def metric_curves(
     groups: Sequence[Group],
-    look: Mapping[str, Style],
     target: float | None = None,
     value: Value = "last-tenth",
 ) -> list[Picture]:
@@ -97,12 +95,12 @@ def metric_curves(
         members = [group for group in groups if group.metric == metric]
         goal = target if target is not None else _common_target(members)
         for axis in ("round", "bytes", "seconds", "simulated"):
-            picture = _metric_curve(members, metric, axis, look, goal, value)
+            picture = _metric_curve(members, metric, axis, goal, value)
             pictures += [picture] if picture else []
     return pictures
 
 
-def loss_curves(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Picture]:
+def loss_curves(groups: Sequence[Group]) -> list[Picture]:
     """Draw train and test loss against rounds; logarithmic where one spans a factor of 50."""
     pictures = []
     for which in ("train", "test"):
@@ -111,7 +109,7 @@ def loss_curves(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Pict
         curves = [(g, c) for g in candidates if (c := group_curve(g, f"{which}_loss"))]
         if not curves or any(f"{which}_loss" == g.metric.column for g, _ in curves):
             continue  # not measured, or drawn already as the metric
-        lines = [(group.label, look[group.key], curve) for group, curve in curves]
+        lines = [(group.label, style_of(group), curve) for group, curve in curves]
         title, log = f"{which.capitalize()} loss against rounds", spans_widely(c for _, c in curves)
         pictures.append(line_chart(f"{which}_loss", title, f"{which} loss", lines, log))
     return pictures
@@ -121,7 +119,6 @@ def _metric_curve(
     groups: Sequence[Group],
     metric: Metric,
     axis: Axis,
-    look: Mapping[str, Style],
     target: float | None,
     value: Value,
 ) -> Picture | None:
@@ -140,14 +137,14 @@ def _metric_curve(
     fig = figure(WIDTH, HEIGHT)
     axes = fig.add_subplot()
     handles = [
-        line_with_band(axes, c.x / scale, c.mean * up, c.low * up, c.high * up, look[g.key])
+        line_with_band(axes, c.x / scale, c.mean * up, c.low * up, c.high * up, style_of(g))
         for g, c in curves
     ]
     by_label = [(group.label, curve) for group, curve in curves]
     labels = [label for label, _ in by_label]
     tested = {g.key: mean([value_of(run, value) for run in g.averaged_runs]) for g, _ in curves}
     for group, curve in curves:
-        _mark(axes, curve.x / scale, tested[group.key], up, value, look[group.key])
+        _mark(axes, curve.x / scale, tested[group.key], up, value, style_of(group))
     if len(curves) == 1 and (smooth := group_curve(curves[0][0], metric.ema_column, axis)):
         handles += axes.plot(smooth.x / scale, smooth.mean * up, "--", color="#D55E00", lw=1.6)
         labels.append("EMA")

@@ -29,7 +29,7 @@ from .measures import measure_cells
 from .runs import Group, Run, group_runs, load_run, show_value
 from .setting_differences import distinct, setting_cells
 from .skew import common
-from .style import DPI, Picture, save_pictures, styles
+from .style import DPI, Picture, save_pictures, style_of
 from .submodels import size_cells
 from .table_text import table_cells
 from .tables import (
@@ -147,7 +147,7 @@ def _context(
     rows = [row | columns(row["label"], gaps) for row in comparison(groups, target, value)]
     heads, lines = table_cells(rows)
     short, clients = answer(groups, rows, gaps), client_cells(groups)
-    colours = [style.colour for style in styles(groups).values()]
+    colours = [style_of(group).colour for group in groups]
     return {
         "title": title or _title(groups),
         "version": __version__,
@@ -227,8 +227,7 @@ def _coloured(
 ) -> _Table:
     """Headings and lines as a table; place: of the group's label in a line."""
     heads, lines = cells
-    looks = zip(groups, styles(groups).values(), strict=True)
-    colour = {group.label: style.colour for group, style in looks}
+    colour = {group.label: style_of(group).colour for group in groups}
     return _Table(heads, lines, [colour[line[place]] for line in lines])
 
 

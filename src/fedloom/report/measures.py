@@ -19,6 +19,7 @@ from .style import (
     line_chart,
     name_panel,
     panels,
+    style_of,
 )
 from .tables import human_value
 
@@ -36,10 +37,10 @@ _NORMS = {"delta_square": ("‖Δ‖²", "-"), "residual_square": ("‖e‖²", 
 _MOST = 6  # surfaces side by side
 
 
-def measure_pictures(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Picture]:
+def measure_pictures(groups: Sequence[Group]) -> list[Picture]:
     """Draw what was measured: curves by round, norms of error feedback, surfaces."""
-    pictures = [_curve(groups, look, column, label) for column, label in _CURVES.items()]
-    pictures += [_norms(groups, look), _surfaces(groups), _planes(groups)]
+    pictures = [_curve(groups, column, label) for column, label in _CURVES.items()]
+    pictures += [_norms(groups), _surfaces(groups), _planes(groups)]
     return [picture for picture in pictures if picture is not None]
 
 
@@ -86,15 +87,13 @@ def file_of(run: Run, name: str) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _curve(
-    groups: Sequence[Group], look: Mapping[str, Style], column: str, label: str
-) -> Picture | None:
-    curves = [(g.label, look[g.key], curve) for g in groups if (curve := group_curve(g, column))]
+def _curve(groups: Sequence[Group], column: str, label: str) -> Picture | None:
+    curves = [(g.label, style_of(g), curve) for g in groups if (curve := group_curve(g, column))]
     title = f"{label[0].upper()}{label[1:]}"
     return line_chart(f"measures-{column}", title, label, curves) if curves else None
 
 
-def _norms(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None:
+def _norms(groups: Sequence[Group]) -> Picture | None:
     """CFedAvg's Figures 3, 8 and 9: ||delta||^2 and ||e||^2."""
     curves = {
         (group, column): curve
@@ -105,7 +104,7 @@ def _norms(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None
     if not any(column == "residual_square" for _, column in curves):
         return None
     lines = [
-        (f"{group.label}, {_NORMS[column][0]}", Style(look[group.key].colour, _NORMS[column][1]), c)
+        (f"{group.label}, {_NORMS[column][0]}", Style(style_of(group).colour, _NORMS[column][1]), c)
         for (group, column), c in curves.items()
     ]
     title = "Update and error feedback, squared norms"

@@ -165,13 +165,15 @@ class Run:
 class Group:
     """Runs that differ only in the seed, one of each; `label` is unlike every other group's.
 
-    repeated: runs left out because another of the same seed is there (see `group_runs`).
+    repeated: runs left out because another of the same seed is there (see `group_runs`); place:
+    among the groups, from 0.
     """
 
     key: str
     label: str
     runs: tuple[Run, ...]
     repeated: int = 0
+    place: int = 0
 
     @property
     def metric(self) -> Metric:
@@ -272,10 +274,10 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
     members: dict[str, list[Run]] = {}
     for run in every:
         members.setdefault(run.group, []).append(run)
-    return _distinct([_group(key, same) for key, same in members.items()])
+    return _distinct([_group(*one, place) for place, one in enumerate(members.items())])
 
 
-def _group(key: str, runs: Sequence[Run]) -> Group:
+def _group(key: str, runs: Sequence[Run], place: int) -> Group:
     by_seed: dict[int, Run] = {}
     for run in runs:
         other = by_seed.get(run.seed)
@@ -284,7 +286,7 @@ def _group(key: str, runs: Sequence[Run]) -> Group:
     unique = tuple(by_seed.values())
     # a summary's label, which is written properly, before a bare name
     label = next((run.label for run in unique if run.summary.get("label")), unique[0].label)
-    return Group(key, label, unique, len(runs) - len(unique))
+    return Group(key, label, unique, len(runs) - len(unique), place)
 
 
 def _rank(run: Run) -> tuple[bool, int]:

@@ -39,7 +39,7 @@ _FEW = 40  # measured points up to which each gets a mark; of more about ten do
 
 @dataclass(frozen=True)
 class Style:
-    """Colour, dash and mark of one group, the same in every picture."""
+    """Colour, dash and mark of a line."""
 
     colour: str
     dash: str
@@ -71,9 +71,9 @@ def nth_style(i: int) -> Style:
     return Style(_COLOURS[i % len(_COLOURS)], dash, _MARKS[i % len(_MARKS)])
 
 
-def styles(groups: Sequence[Group]) -> dict[str, Style]:
-    """Give each group (by key) its own style, in order."""
-    return {group.key: nth_style(i) for i, group in enumerate(groups)}
+def style_of(group: Group) -> Style:
+    """The style of a group, the same in every picture."""
+    return nth_style(group.place)
 
 
 def figure(width: float, height: float) -> Figure:

@@ -4,20 +4,20 @@ sizes that nobody trained, explored coordinates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .curve_data import group_curve, last, mean, measured, sd
 from .runs import Group, Run
 from .style import (
     Picture,
-    Style,
     is_first,
     legend_below,
     line_with_band,
     name_panel,
     panels,
     plain,
+    style_of,
 )
 from .tables import MISSING, human_bytes, human_seconds, human_size, human_value
 
@@ -130,7 +130,7 @@ def _cell(values: Sequence[float | None], unit: str) -> str:
     return MISSING if mean(values) is None else human_value(mean(values), unit, sd(values))
 
 
-def size_pictures(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Picture]:
+def size_pictures(groups: Sequence[Group]) -> list[Picture]:
     """Draw the available data: the metric, exploration and difference by round and size."""
     sizes, metric = sizes_of(groups), groups[0].metric
     if not sizes:
@@ -138,7 +138,7 @@ def size_pictures(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Pi
     unit, name = " (%)" if metric.unit == "share" else "", metric.name.replace("_", " ")
 
     def by_round(picture: str, column: str, words: str, unit: str = " (%)") -> Picture | None:
-        return _by_round(groups, look, sizes, column, picture, words, unit)
+        return _by_round(groups, sizes, column, picture, words, unit)
 
     pictures = [
         by_round("rounds", f"test_{metric.name}", f"test {name}", unit),
@@ -151,7 +151,6 @@ def size_pictures(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Pi
 
 def _by_round(
     groups: Sequence[Group],
-    look: Mapping[str, Style],
     sizes: Sequence[str],
     column: str,
     name: str,
@@ -168,7 +167,7 @@ def _by_round(
             if (curve := group_curve(group, f"{column}@{size}")) is None:
                 continue
             heights = (curve.mean * up, curve.low * up, curve.high * up)
-            legend[group.label] = line_with_band(axes, curve.x, *heights, look[group.key])
+            legend[group.label] = line_with_band(axes, curve.x, *heights, style_of(group))
             ends.append(f"{group.label} at {size_now} {curve.mean[-1] * up:.4g}")
         if of_part and axes.lines:
             _within_percent(axes)
