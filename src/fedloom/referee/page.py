@@ -13,7 +13,7 @@ from ..report import comparison, group_runs
 from ..report.clients import against_alone
 from ..report.curve_data import value_of
 from ..report.runs import Run
-from ..report.statistics import LEVEL, RHO, Decision, difference_text
+from ..report.statistics import LEVEL, RHO, Decision, amount_text, difference_text
 from ..report.table_text import columns
 from ..report.tables import human_bytes, human_value
 from .advice import ALONE, BASELINES, Advised, Pick, bytes_of, mean_of, pick_candidate
@@ -212,8 +212,7 @@ def _words(verdict: str, report: Mapping[str, Any]) -> str:
 
 def delta_words(report: Mapping[str, Any]) -> str:
     """The difference that does not matter."""
-    points = " points" if report["unit"] == "share" else ""
-    return difference_text(report["delta"], report["unit"]).removeprefix("+") + points
+    return amount_text(report["delta"], report["unit"])
 
 
 def decided_table(report: Mapping[str, Any], first: str = "cell") -> list[str]:
@@ -341,10 +340,8 @@ def _reasons(report: Mapping[str, Any], methods: Mapping[str, Any]) -> list[str]
         sent = f"{human_bytes(pick['bytes'])} a run against {human_bytes(other['bytes'])}"
         gap = "runs of it failed"
         if (ahead := one["ahead"]) is not None:
-            points = " points" if unit == "share" else ""
             side = "behind" if ahead < 0 else "ahead"
-            by = difference_text(abs(ahead), unit).removeprefix("+")
-            gap = f"{side} by {by}{points} in the mean"
+            gap = f"{side} by {amount_text(ahead, unit)} in the mean"
         verdict = one["verdict"]
         if verdict == "no difference":
             verdict = f"no difference larger than {delta_words(report)}"

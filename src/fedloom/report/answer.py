@@ -13,7 +13,7 @@ from .clients import against_alone
 from .curve_data import mean
 from .differences import Difference, measured_how, tested_values
 from .runs import Group, Metric
-from .statistics import Paired, against, difference_text, p_text
+from .statistics import Paired, against, amount_text, p_text
 from .table_text import TESTED_HEADS, columns, interval, select_columns
 from .tables import Row, human_bytes, human_target, human_value
 
@@ -83,11 +83,10 @@ def _words(
     tested = {base: gaps[0].theirs} | {d.label: d.ours for d in gaps}
     best, second = sorted(tested, key=lambda label: tested[label], reverse=high)[:2]
     gap = against(values[best], {label: values[label] for label in tested if label != best})[second]
-    by = difference_text(abs(gap.mean), metric.unit).removeprefix("+")
-    points = " points" if metric.unit == "share" else ""
+    by = amount_text(gap.mean, metric.unit)
     lead = (
         f"{best} has the {'highest' if high else 'lowest'} {_metric_words(metric, rows)}: "
-        f"{human_value(tested[best], metric.unit)}, {by}{points} {'above' if high else 'below'} "
+        f"{human_value(tested[best], metric.unit)}, {by} {'above' if high else 'below'} "
         f"{second}, the next."
     )
     chance = _chance(f"{best} less {second}", gap, metric)

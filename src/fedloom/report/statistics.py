@@ -180,6 +180,16 @@ def difference_text(value: float, unit: str) -> str:
     return fixed(100 * value, 2, "+") if unit == "share" else f"{value:+.4g}"
 
 
+def amount_text(value: float, unit: str) -> str:
+    """How large a difference is, without its sign.
+
+    >>> amount_text(-0.0084, "share"), amount_text(1.5, "")
+    ('0.84 points', '1.5')
+    """
+    text = difference_text(abs(value), unit).removeprefix("+")
+    return f"{text} points" if unit == "share" else text
+
+
 def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Paired | None:
     """a less b, {seed: value}, over the seeds that both have; None without one. Paired, because
     runs with the same seed have the same clients, data and start.
