@@ -12,7 +12,7 @@ from torch import nn
 from torch.func import functional_call
 
 from fedloom import Experiment, Local
-from fedloom.algorithms import FAFED, FedAvg
+from fedloom.algorithms import FedAvg
 from fedloom.cli.__main__ import cli
 from fedloom.core.net import Net
 from fedloom.core.rng import generator
@@ -21,16 +21,14 @@ from fedloom.errors import CompositionError, ConfigError
 from fedloom.measures import (
     Cka,
     Divergence,
-    GradientNorm,
     Hessian,
     MeanLoss,
     Plane,
     Surface,
     hessian,
-    linear_cka,
 )  # fmt: skip
 from fedloom.measures import surface as loss_surface
-from fedloom.measures.cka import activations, layers_of
+from fedloom.measures.cka import activations, gram, layers_of
 from fedloom.measures.local_models import local_models
 from fedloom.measures.surface import axes, directions
 from fedloom.models import mlp
@@ -184,15 +182,6 @@ def test_divergence_is_that_of_the_closed_form():
         assert list(result["each"]) == list(map(str, cohort))
 
 
-@pytest.mark.parametrize("matrix", ["coordinate", "norm"])
-def test_gradient_norms_are_those_of_the_closed_form(matrix):
-    for loop in trace(quadratics(FAFED(matrix=matrix), local=Local(steps=3, lr=0.1, batch=1)), 3):
-        result, x = GradientNorm().of(loop), loop.model().numpy()
-        assert result["square"] == pytest.approx(((A * (x - B)).mean(0) ** 2).sum())
-    plain = quadratics(FedAvg(), rounds=1, measures=GradientNorm(every=1)).run()
-    assert plain.curve("gradient_square")[1]
-
-
 def small(**changes):
     parts = {
         "algorithm": FedAvg(), "model": lambda: mlp(64, (8,)), "rounds": 3, "cohort": 3, "seed": 2,
@@ -221,6 +210,10 @@ def test_a_run_that_is_measured_has_the_same_bits(engine, tmp_path):
 
 
 # -------------------------------------------------------------------------------------------- cka
+def linear_cka(one, other):
+    return float((gram(one) * gram(other)).sum())
+
+
 def test_linear_cka_is_the_formula_and_knows_no_rotation():
     x = torch.randn(12, 5, **DOUBLES)
     y = torch.randn(12, 3, **DOUBLES)

@@ -1,4 +1,4 @@
-"""Measures of a model and a run: curvature, gradients, surfaces, divergence, CKA of local models.
+"""Measures of a model and a run: curvature, surfaces, divergence, CKA of local models.
 
 Each is a setting-like value that a run takes, `Experiment(measures=[Hessian(every=50)])`, and that
 `fedloom paper measure` takes on a run's folder. The functions below them work on any model.
@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from ..core.registry import Registry
 from .base import Measure
-from .cka import Cka, linear_cka
+from .cka import Cka
 from .divergence import Divergence
-from .hessian import GradientNorm, Hessian, hessian
+from .hessian import Hessian, hessian
 from .mean_loss import MeanLoss
 from .surface import Plane, Surface, surface
 
@@ -20,7 +20,6 @@ MEASURES: Registry[Callable[..., Measure]] = Registry(
     "measure",
     {
         "hessian": Hessian,
-        "gradient_norm": GradientNorm,
         "surface": Surface,
         "plane": Plane,
         "divergence": Divergence,
@@ -32,13 +31,11 @@ __all__ = [
     "MEASURES",
     "Cka",
     "Divergence",
-    "GradientNorm",
     "Hessian",
     "MeanLoss",
     "Measure",
     "Plane",
     "Surface",
     "hessian",
-    "linear_cka",
     "surface",
 ]

@@ -20,21 +20,16 @@ from .local_models import LocalModels, local_models
 from .mean_loss import sample_examples
 
 
-def linear_cka(one: Tensor, other: Tensor) -> float:
-    """The linear CKA of two representations (n, p) and (n, q) of the same n examples, in [0, 1]:
-    ||Y' X||^2 / (||X' X|| ||Y' Y||) of the centred ones; NaN if one is constant.
+def gram(features: Tensor) -> Tensor:
+    """The centred products (n, n) of a representation (n, p), of length 1, in double; NaN if it is
+    constant. The sum of the products of two of them is their linear CKA, in [0, 1]:
+    ||Y' X||^2 / (||X' X|| ||Y' Y||), which stays if one is turned, mirrored or scaled.
 
-    It does not change if one of them is turned, mirrored or scaled. Source: Kornblith et al.,
-    Similarity of Neural Network Representations Revisited, ICML 2019.
+    Source: Kornblith et al., Similarity of Neural Network Representations Revisited, ICML 2019.
 
-    >>> round(linear_cka(torch.eye(3), 2 * torch.eye(3).flip(1)), 12)
+    >>> round(float((gram(torch.eye(3)) * gram(2 * torch.eye(3).flip(1))).sum()), 12)
     1.0
     """
-    return float((_gram(one) * _gram(other)).sum())
-
-
-def _gram(features: Tensor) -> Tensor:
-    """The centred products of n examples (n, n), of length 1, in double."""
     rows = features.detach().flatten(1).double()
     rows = rows - rows.mean(0)
     products: Tensor = rows @ rows.T
@@ -86,7 +81,7 @@ def activations(
         for hook in hooks:
             hook.remove()
     # a layer that is used twice in a pass gives two parts for each batch
-    return {n: _gram(_join_parts(parts, len(batches))) for n, parts in features.items() if parts}
+    return {n: gram(_join_parts(parts, len(batches))) for n, parts in features.items() if parts}
 
 
 def _join_parts(parts: list[Tensor], batches: int) -> Tensor:

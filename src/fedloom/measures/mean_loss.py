@@ -88,8 +88,12 @@ class MeanLoss:
 
     def at(self, x: Vec) -> float | None:
         """f at other parameters (d,), None if it is not finite; afterwards they are as before."""
-        with self._moved(x):
+        before = self.x
+        vector_to_parameters(x, self.params)
+        try:
             value = self.value()
+        finally:
+            vector_to_parameters(before, self.params)
         return value if math.isfinite(value) else None
 
     def on_square(
@@ -106,14 +110,6 @@ class MeanLoss:
         """f at the parameters as they are."""
         with torch.no_grad(), _evaluating(self.module):
             return sum(float(part.double()) for part in self._parts())
-
-    def slope_at(self, x: Vec) -> Vec:
-        """The gradient of f at other parameters (d,) -> (d,); afterwards they are as before."""
-        out = torch.zeros_like(x)
-        with self._moved(x), torch.enable_grad(), _evaluating(self.module):
-            for part in self._parts():
-                out += torch.cat([g.reshape(-1) for g in self._slopes(part)])
-        return out
 
     def product(self, v: Vec) -> Vec:
         """The Hessian of f times v: (d,) -> (d,), by two passes backwards for each batch."""
@@ -134,16 +130,6 @@ class MeanLoss:
         return torch.autograd.grad(
             value, self.params, create_graph=create_graph, materialize_grads=True
         )
-
-    @contextmanager
-    def _moved(self, x: Vec) -> Iterator[None]:
-        """Inside, the parameters are x (d,)."""
-        before = self.x
-        vector_to_parameters(x, self.params)
-        try:
-            yield
-        finally:
-            vector_to_parameters(before, self.params)
 
     def _parts(self) -> Iterator[Tensor]:
         """The batches' shares of the mean loss (0-d)."""

@@ -27,7 +27,6 @@ _CURVES = {
     "divergence": "weight divergence of local models",
     "hessian_top": "top eigenvalue of the Hessian",
     "hessian_trace": "trace of the Hessian",
-    "gradient_square": "squared norm of the mean loss' gradient",
     "surface_rise": "mean rise of the loss on the surface",
     "plane_loss": "mean loss of three local models",
     "plane_distance": "mean distance between three local models",
@@ -45,8 +44,8 @@ def measure_pictures(groups: Sequence[Group]) -> list[Picture]:
 
 
 def measure_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-    """Headings and a line per group and number of the files hessian, gradient_norm, divergence and
-    cka: the mean over the seeds that have it, with their deviation.
+    """Headings and a line per group and number of the files hessian, divergence and cka: the mean
+    over the seeds that have it, with their deviation.
     """
     lines = []
     for group in groups:
@@ -63,7 +62,6 @@ def measure_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
 _NUMBERS = {
     ("hessian", "top"): "top eigenvalue of the Hessian",
     ("hessian", "trace"): "trace of the Hessian",
-    ("gradient_norm", "square"): "squared norm of the mean loss' gradient",
     ("divergence", "after"): "divergence around the next model",
     ("divergence", "before"): "divergence around the model before",
     ("divergence", "mean"): "divergence around the local models' mean",
