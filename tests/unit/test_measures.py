@@ -27,7 +27,6 @@ from fedloom.measures import (
     Surface,
     hessian,
 )  # fmt: skip
-from fedloom.measures import surface as loss_surface
 from fedloom.measures.cka import activations, gram, layers_of
 from fedloom.measures.local_models import local_models
 from fedloom.measures.surface import axes, directions
@@ -102,8 +101,8 @@ def test_a_surface_of_a_quadratic_loss_is_that_quadratic():
     x = torch.randn(9, 3, **DOUBLES)
     y = torch.randn(9, 1, **DOUBLES)
     loss, w = MeanLoss(line, x, y), line.weight.detach().clone().flatten()
-    places, rows = loss_surface(loss, span=0.5, points=3, seed=4)
     u, v = directions(loss.params, seed=4)
+    places, rows = loss.on_square(loss.x, u, v, 0.5, 3)
     assert places == [-0.5, 0.0, 0.5]
     for a, row in zip(places, rows, strict=True):
         for b, result in zip(places, row, strict=True):

@@ -14,7 +14,7 @@ from .cka import Cka
 from .divergence import Divergence
 from .hessian import Hessian, hessian
 from .mean_loss import MeanLoss
-from .surface import Plane, Surface, surface
+from .surface import Plane, Surface
 
 MEASURES: Registry[Callable[..., Measure]] = Registry(
     "measure",
@@ -37,5 +37,4 @@ __all__ = [
     "Plane",
     "Surface",
     "hessian",
-    "surface",
 ]

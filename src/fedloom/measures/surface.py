@@ -40,16 +40,6 @@ def directions(params: Sequence[Tensor], seed: int = 0) -> tuple[Vec, Vec]:
     return vectors[0], vectors[1]
 
 
-def surface(
-    loss: MeanLoss, span: float = 1.0, points: int = 31, seed: int = 0
-) -> tuple[list[float], list[list[float | None]]]:
-    """The places along each direction, and f(x + a u + b v) for each a and b: rows are a's.
-
-    None stands for a loss that is not finite. The model is as before afterwards.
-    """
-    return loss.on_square(loss.x, *directions(loss.params, seed), span, points)
-
-
 class Surface(Measure):
     """The loss on a square around the server's model, along two filter-normalised directions.
 
@@ -67,7 +57,8 @@ class Surface(Measure):
     def _of(self, run: Run) -> Readings:
         loss = MeanLoss.of(run, self.on, self.examples, self.seed)
         middle = loss.value()
-        places, rows = surface(loss, self.span, self.points, self.seed)
+        around = loss.x, *directions(loss.params, self.seed)
+        places, rows = loss.on_square(*around, self.span, self.points)
         count = {"on": self.on, "examples": len(loss.inputs)}
         return count | {"middle": middle, "places": places, "loss": rows}
 

@@ -261,11 +261,10 @@ def pick_candidate(study: Study, candidates: Sequence[Method]) -> Pick:
     scores = {m: sign * v for m in candidates if (v := mean_of(runs[m])) is not None}
     if not scores:
         raise FedloomError("runs of every candidate failed; failure.txt in their folders says why")
-    verdicts = {
-        pair: study.verdict(decision, swapped)
-        for (_, one, other), decision in study.decisions().items()
-        for pair, swapped in (((one, other), False), ((other, one), True))
-    }
+    verdicts = dict[tuple[Method, Method], str]()
+    for (_, one, other), decision in study.decisions().items():
+        verdict = verdicts[one, other] = study.verdict(decision)
+        verdicts[other, one] = {"better": "worse", "worse": "better"}.get(verdict, verdict)
     sent = {m: bytes_of(runs[m]) for m in scores}
     simplest = next((m for m in candidates if m.name == PLAIN), None)
     pick, why = pick_best(scores, sent, verdicts, (study.delta or 0.0) / 2, simplest)

@@ -172,12 +172,10 @@ class Study:
                 gaps[cell, one, other] = [a - b for a, b in both]
         return decide(gaps, self.looks, self.delta)
 
-    def verdict(self, decision: Decision, swapped: bool = False) -> str:
-        """What a decision says of the first of a pair, or of the other one: better, worse, no
-        difference or undecided.
-        """
+    def verdict(self, decision: Decision) -> str:
+        """What a decision says of the first of a pair: better, worse, no difference, undecided."""
         above, below = "better", "worse"
-        if bool(self.runner.metric.higher_is_better) == swapped:
+        if not self.runner.metric.higher_is_better:
             above, below = below, above
         words = {"above": above, "below": below, "within": "no difference"}
         return words.get(decision.verdict, "undecided")

@@ -9,15 +9,12 @@ from __future__ import annotations
 from .curves import save_curves
 from .frames import load_runs
 from .html import show_report, write_report
-from .runs import Group, Metric, Run, group_runs, load_run
-from .statistics import Paired, holm, paired
+from .runs import Metric, Run, group_runs, load_run
 from .table_text import as_csv, as_json, as_latex, as_markdown, as_text
 from .tables import comparison, human_bytes, human_seconds
 
 __all__ = [
-    "Group",
     "Metric",
-    "Paired",
     "Run",
     "as_csv",
     "as_json",
@@ -26,12 +23,10 @@ __all__ = [
     "as_text",
     "comparison",
     "group_runs",
-    "holm",
     "human_bytes",
     "human_seconds",
     "load_run",
     "load_runs",
-    "paired",
     "save_curves",
     "show_report",
     "write_report",

@@ -378,10 +378,7 @@ def decide(
                         out[key] = replace(out[key], verdict=side)
                         detected, again = detected + 1, True
         for key, pairs in waiting:
-            if out[key].verdict == "undecided" and _within(pairs, delta):
-                out[key] = replace(out[key], verdict="within")
+            if out[key].verdict == "undecided" and delta is not None and pairs is not None:
+                inside = -delta < pairs.low <= pairs.high < delta
+                out[key] = replace(out[key], verdict="within" if inside else "undecided")
     return out
-
-
-def _within(pairs: Paired | None, delta: float | None) -> bool:
-    return delta is not None and pairs is not None and -delta < pairs.low <= pairs.high < delta

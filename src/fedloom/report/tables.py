@@ -117,18 +117,9 @@ def comparison(
 ) -> list[Row]:
     """Compare groups, one row each, in their order; means are over `Group.averaged_runs`.
 
-    `metric` says what is measured (Metric.title), `value` which value of a run is tested
-    (core.curves.VALUES), `value_mean` and `value_sd`
-    (divided by n - 1; None for one seed) what it is. These, `last_mean`, `last_sd`, `best_mean` (of
-    each seed's best round) and `ema_mean` are in the metric's own unit. Columns to the target
-    (`target`, in the same unit, or each run's own) are found on the EMA curve, on straight lines
-    between evaluations. `rounds_to_target`, `bytes_to_target`, `gradients_to_target` (of a batch,
-    all clients together) and `seconds_to_target` are means over the seeds that reached it, None if
-    none did; `reached` and `not_reached` say how many did and did not. `bytes` counts up and down,
-    `seconds` is Run.seconds; `simulated_seconds` and `simulated_to_target` are of the
-    described devices, else None. `label_distance` and `size_gini` say how unequal the clients' data
-    are (report/skew.py). `client_worst`, `_tenth` and `_spread` are of the headline at the clients,
-    `client_METRIC_worst` and so on of a further one. `unseen_mean` is of clients that never train.
+    target: in the metric's unit; None: each run's own. It is found on the EMA curve, on straight
+    lines between evaluations. value: which value of a run is tested (core.curves.VALUES). The keys
+    are those of docs/schemas/compare.json.
     """
     others = dict.fromkeys(name for group in groups for name in further(group))
     return [_row(group, target, value, [*others]) for group in groups]
