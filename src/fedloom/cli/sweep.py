@@ -70,7 +70,6 @@ def sweep_command(
     grid = sweep.grid() if search is None else []
     if search is None:
         check_all(grid)
-        sweep.claim()
 
     def say(number: int, choice: Mapping[str, str], state: str) -> None:
         if not quiet:

@@ -22,8 +22,7 @@ Say = Callable[[int, Mapping[str, str], str], None]
 class Search:
     """A search in the folder of a sweep, new or begun. count: trials in all.
 
-    Raises ConfigError if Optuna is missing, for what cannot be run, and for a folder with a search
-    of other settings.
+    Raises ConfigError if Optuna is missing, and for what cannot be run.
     """
 
     def __init__(self, sweep: Sweep, count: int) -> None:
@@ -34,7 +33,6 @@ class Search:
         self._sweep, self._count = sweep, count
         first = sweep.trials(sweep.example)[:1]
         check_all(first)
-        sweep.claim()
         loop = first[0].config.experiment().build()
         self._column, self._rounds = f"{sweep.by}_{loop.headline}", first[0].rounds
         self._study = optuna.create_study(

@@ -5,7 +5,6 @@ as a search tries; the rows that come of it, and the best one.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +13,11 @@ from pathlib import Path
 from ..config import parse_override, resolve
 from ..config.labels import folder_name
 from ..config.overrides import METRICS, canonical
-from ..config.sources import load
 from ..core.curves import last_tenth
 from ..core.user_paths import user_path
 from ..errors import ConfigError
 from ..report.curve_data import mean, measured, sd
 from ..report.runs import Run, load_run
-from ..storage.atomic import make_folder, write_atomic
-from ..storage.identity import FREE, digest
 from .trial import FAILURE, Trial, state_of, trial_in
 
 Values = dict[str, list[str]]  # {setting: values to try, as they were typed}
@@ -163,8 +159,7 @@ class Sweep:
         fixed = {word.partition("=")[0].strip().removesuffix(".name") for word in common}
         # methods are tuned one after the other
         usual = Path("runs") / f"sweep-{folder_name(first, fixed)}"
-        self.source, self.by, self._words = source, by, common
-        self._kind = "search" if search else "sweep"
+        self.source, self.by = source, by
         self.first, self.seeds = int(first["seed"]), seeds
         self.folder = usual if out is None else user_path(out)
         held_out = by == "validation" and not first["evaluate"].get("validation")
@@ -180,30 +175,6 @@ class Sweep:
         points = itertools.product(*self.values.values())
         choices = (dict(zip(self.values, point, strict=True)) for point in points)
         return [trial for choice in choices for trial in self.trials(choice)]
-
-    def claim(self) -> None:
-        """Note in the folder what its runs share, and what a search tries. Raises ConfigError for a
-        folder with a sweep of other settings, whose runs would stand among these.
-        """
-        free = (*FREE, "seed")
-        changes = [w for w in self._words if re.split(r"[.=]", w)[0].strip() not in free]
-        if self._kind == "search":  # which other seeds and values lead elsewhere
-            changes += [f"seed={self.first}", f"seeds={self.seeds}"]
-            changes += [f"{key}={','.join(values)}" for key, values in self.values.items()]
-        changes = sorted(changes)
-        record = {"by": self.by, "settings": digest(load(self.source)[0]), "changes": changes}
-        file = self.folder / f"{self._kind}.json"
-        before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else record
-        if before != record:
-            other = sorted({*before.get("changes", ())} ^ {*changes})
-            differs = ", ".join(other)
-            differs = differs or ("--by" if before.get("by") != self.by else str(self.source))
-            raise ConfigError(
-                f"'{self.folder}' holds a {self._kind} with other settings ({differs} differs); "
-                "give another --out"
-            )
-        make_folder(self.folder)
-        write_atomic(file, json.dumps(record))
 
 
 # --------------------------------------------------------------------------------- what came of it
