@@ -27,8 +27,7 @@ from fedloom.measures import (
     Surface,
     hessian,
 )  # fmt: skip
-from fedloom.measures.cka import activations, gram, layers_of
-from fedloom.measures.local_models import local_models
+from fedloom.measures.local_models import activations, gram, layers_of, local_models
 from fedloom.measures.surface import axes, directions
 from fedloom.models import mlp
 from fedloom.objectives import SquaredError

@@ -14,8 +14,7 @@ from fedloom.cli.__main__ import cli
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.report import curve_data as series
 from fedloom.report.differences import columns as beside_of
-from fedloom.report.differences import differences
-from fedloom.report.setting_differences import setting_cells, setting_columns
+from fedloom.report.differences import differences, setting_cells, setting_columns
 from fedloom.report.skew import common
 from fedloom.report.table_text import (
     aligned,

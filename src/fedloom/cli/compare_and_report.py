@@ -94,8 +94,7 @@ def compare_command(
 
 def _whole(rows: Rows, groups: Sequence[Group], compared: Sequence[Difference]) -> Rows:
     """The rows with the numbers of their difference, and the settings that differ."""
-    from fedloom.report.differences import columns
-    from fedloom.report.setting_differences import setting_columns
+    from fedloom.report.differences import columns, setting_columns
 
     settings = setting_columns(groups)
     return [
@@ -126,7 +125,7 @@ def _settings(groups: Sequence[Group], space: int | None) -> list[str]:
     """The settings that differ, as lines; nothing if none does. Where a table would cut words: the
     commonest value of each, and whose the others are.
     """
-    from fedloom.report.setting_differences import describe_values, setting_cells
+    from fedloom.report.differences import describe_values, setting_cells
 
     heads, lines = setting_cells(groups)
     if not lines:

@@ -8,8 +8,7 @@ from typing import Any
 
 from ..server.rounds import Run
 from ..storage.identity import flatten
-from ..trackers import TRACKERS, About, Session, Tracker
-from ..trackers.base import numbers
+from ..trackers import TRACKERS, About, Session, Tracker, numbers
 from .result import Result
 
 _log = logging.getLogger(__name__)

@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 from ..core.registry import Registry
 from .base import Measure
-from .cka import Cka
-from .divergence import Divergence
 from .hessian import Hessian, hessian
+from .local_models import Cka, Divergence
 from .mean_loss import MeanLoss
 from .surface import Plane, Surface
 

@@ -24,10 +24,9 @@ from .charts import field_bytes
 from .clients import attendance, client_cells, names_of, preparation_lines, unseen_cells
 from .curve_data import best, last
 from .curves import all_pictures
-from .differences import columns, cut_to, differences
+from .differences import columns, cut_to, differences, distinct, setting_cells
 from .measures import measure_cells
 from .runs import Group, Run, group_runs, load_run, show_value
-from .setting_differences import distinct, setting_cells
 from .skew import common
 from .style import DPI, Picture, save_pictures, style_of
 from .submodels import size_cells

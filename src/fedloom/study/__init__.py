@@ -6,8 +6,7 @@ on after a stop.
 from __future__ import annotations
 
 from .runs import Observer, Outcome, Runs, RunTrials, run_all
-from .search import Search
-from .sweep import Sweep, best_of, results
+from .sweep import Search, Sweep, best_of, results
 from .trial import DataCache, Trial, check_all, run_trial, state_of
 
 __all__ = [

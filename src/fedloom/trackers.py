@@ -1,17 +1,93 @@
-"""The trackers that come along: event files of TensorBoard, Weights & Biases online and offline,
-and MLflow, on a tracking server or in files.
+"""Trackers: TensorBoard, Weights & Biases and MLflow see a run's settings and the row of every
+round. Each is an extra: ``tensorboard``, ``wandb``, ``mlflow``.
+
+>>> TRACKERS.make("tensorboard", folder="logs")
+TensorBoard(folder='logs')
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
-from ..core.hyper import hyper
-from ..core.user_paths import user_path
-from .base import About, Checked, Session
+from .core.extras import need
+from .core.hyper import Part, hyper
+from .core.registry import Registry
+from .core.user_paths import user_path
+
+
+@dataclass(frozen=True)
+class About:
+    """A run as its tracker sees it. name: of its folder, or made of label and seed; settings: with
+    dotted keys; text: the same as TOML; folder: the run directory, if there is one; round: rounds
+    that were done before, 0 for a new run; known: what the session of the earlier rounds was called
+    (Session.name).
+    """
+
+    name: str
+    label: str
+    settings: Mapping[str, Any]
+    text: str
+    folder: Path | None
+    round: int
+    known: str | None
+
+
+class Session(Protocol):
+    """One run at a tracker. Errors of it are warnings of the run."""
+
+    @property
+    def name(self) -> str:
+        """What a resumed run finds it by."""
+
+    def log(self, row: Mapping[str, float]) -> None:
+        """The numbers of a round; row["round"] counts from 1. A resumed run tells all its earlier
+        rounds again, of which the session leaves out those that it has.
+        """
+
+    def end(self, summary: Mapping[str, float] | None) -> None:
+        """Close. summary: the last numbers; None of a run that was stopped and may go on."""
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """Settings of a tracker; your own is an object with these two methods."""
+
+    def check(self) -> None:
+        """Raise ConfigError if a library is missing; called before the run."""
+
+    def open(self, about: About) -> Session:
+        """Begin a session, or go on with the known one."""
+
+
+Trackers = Sequence[Tracker | str] | Tracker | str | None  # as a setting: names too
+
+
+class Checked(Part):
+    """Settings of a tracker, whose types and ranges are checked. name: of the tracker, its library
+    and its extra.
+    """
+
+    title: ClassVar[str] = "tracker"
+    name: ClassVar[str]
+
+    def check(self) -> None:
+        """Raise ConfigError if the library is missing."""
+        need(self.name, f"tracker '{self.name}'", self.name)
+
+
+def numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """The entries that are numbers.
+
+    >>> numbers({"round": 1, "clients": [3, 4], "ok": True, "note": None})
+    {'round': 1, 'ok': 1}
+    """
+    values = {k: int(v) if isinstance(v, bool) else v for k, v in row.items()}
+    return {k: v for k, v in values.items() if isinstance(v, int | float)}
+
 
 _LONGEST = 500  # letters of a parameter's value that every server of MLflow takes
 _MANY = 100  # parameters in one message to it
@@ -148,3 +224,8 @@ class _MLflowRun:
 
     def end(self, summary: Mapping[str, float] | None) -> None:
         self.client.set_terminated(self.name, "FINISHED" if summary is not None else "KILLED")
+
+
+TRACKERS: Registry[Callable[..., Tracker]] = Registry(
+    "tracker", {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
+)
