@@ -27,7 +27,7 @@ from typing import Any
 from fedloom.cli.__main__ import cli
 from fedloom.referee import Runs, advised, screened
 from fedloom.referee.question import Cell, Method, Question
-from fedloom.referee.tuner import Tuner
+from fedloom.referee.study import Tuner
 from fedloom.report.curve_data import value_of
 from fedloom.report.runs import load_run
 from fedloom.report.statistics import Paired

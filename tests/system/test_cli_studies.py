@@ -232,7 +232,7 @@ def test_a_user_leaves_with_settings_and_reasons(fedloom, monkeypatch):
     few = ("fedavg", "fedprox", "cfedavg", "feddyn", "fedadam")
     words = ("heart", "rounds=1", "local.epochs=1", "--trials", "2", "--seeds", "4", "--quiet")
     monkeypatch.setattr("fedloom.referee.advice.ALGORITHMS", few)
-    monkeypatch.setattr("fedloom.referee.tuner.MOST_SPLITS", 2)
+    monkeypatch.setattr("fedloom.referee.study.MOST_SPLITS", 2)
     page, folder = fedloom("advise", *words).stdout, Path("runs/advise-heart")
     study = check("advise", (folder / "advice.json").read_text("utf-8"))
     assert page == (folder / "advice.md").read_text("utf-8")

@@ -15,7 +15,7 @@ from fedloom.data import by_lists, from_arrays
 from fedloom.errors import ConfigError
 from fedloom.referee import Runs, advised, parse, screened
 from fedloom.referee.advice import pick_best
-from fedloom.referee.tuner import Tuner, space_of
+from fedloom.referee.study import Tuner, space_of
 from fedloom.report.runs import Metric
 from fedloom.study.tune import Ladder, Tuned, climb, fixed, summarise, tune
 

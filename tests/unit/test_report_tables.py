@@ -15,7 +15,6 @@ from fedloom.errors import CheckpointError, ConfigError
 from fedloom.report import curve_data as series
 from fedloom.report.differences import columns as beside_of
 from fedloom.report.differences import differences, setting_cells, setting_columns
-from fedloom.report.skew import common
 from fedloom.report.table_text import (
     aligned,
     as_csv,
@@ -25,7 +24,7 @@ from fedloom.report.table_text import (
     as_text,
     table_cells,
 )
-from fedloom.report.tables import comparison, fixed, human_bytes, human_seconds
+from fedloom.report.tables import common_skew, comparison, fixed, human_bytes, human_seconds
 from support import latex
 
 BOTH = BYTES_DOWN + BYTES_UP
@@ -262,8 +261,8 @@ def test_how_unequal_clients_are_stands_beside_the_result(tmp_path):
     at = heads.index("label distance")
     assert heads[at + 1] == "Gini of sizes"
     assert [line[at : at + 2] for line in lines] == [["0.00", "0.00"], ["1.00", "0.40"]]
-    assert common(groups) == ""
-    assert common(groups[:1]) == "2 with 10 samples (Gini 0.00), label distance 0.00 of 1"
+    assert common_skew(groups) == ""
+    assert common_skew(groups[:1]) == "2 with 10 samples (Gini 0.00), label distance 0.00 of 1"
     assert "label distance" not in table_cells(comparison(groups[:1]))[0]
 
 

@@ -63,7 +63,7 @@ def compare_command(
     from fedloom.report.clients import against_alone
     from fedloom.report.differences import as_lines, differences, measured_how
     from fedloom.report.frames import find_runs
-    from fedloom.report.skew import common
+    from fedloom.report.tables import common_skew
 
     from .results import fitted
 
@@ -80,7 +80,7 @@ def compare_command(
     else:
         click.echo(fitted(rows, names))
     space = None if markdown or wide else page_width()
-    if unequal := common(groups):
+    if unequal := common_skew(groups):
         click.echo(f"\n{folded(f'Clients: {unequal}', space)}")
     fence = ["```"] if markdown else []
     notes = [folded(x, space) for x in (*measured_how(groups), *against_alone(groups))]

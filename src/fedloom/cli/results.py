@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedloom.core.text_table import aligned, one_line, width_of
 from fedloom.report import human_bytes, human_seconds
-from fedloom.report.skew import skew_of, words
 from fedloom.report.table_text import Column, columns, select_columns
-from fedloom.report.tables import human_size, human_target, human_value
+from fedloom.report.tables import human_size, human_target, human_value, skew_of, skew_words
 from fedloom.storage.seal import Seal
 
 from .printing import folded, page_width, table
@@ -114,7 +113,7 @@ def _more(result: Result, metric: str, unit: str) -> list[tuple[str, str]]:
 def _clients(run: Path | None) -> list[tuple[str, str]]:
     """A line that says how unequal the clients' data are, of a run with a folder."""
     skew = None if run is None else skew_of(Seal(run).read_object("partition.json"))
-    return [] if skew is None else [("clients", words(skew))]
+    return [] if skew is None else [("clients", skew_words(skew))]
 
 
 def _by_size(s: Mapping[str, Any], unit: str) -> list[tuple[str, str]]:

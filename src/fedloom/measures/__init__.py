@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..core.registry import Registry
-from .base import Measure
+from .base import MeanLoss, Measure
 from .hessian import Hessian, hessian
 from .local_models import Cka, Divergence
-from .mean_loss import MeanLoss
 from .surface import Plane, Surface
 
 MEASURES: Registry[Callable[..., Measure]] = Registry(

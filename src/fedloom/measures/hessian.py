@@ -13,8 +13,7 @@ from ..core.hyper import NonNegativeInt, Positive, PositiveInt, hyper
 from ..core.rng import generator
 from ..core.vector import Vec
 from ..server.rounds import Run
-from .base import Measure, Readings
-from .mean_loss import MeanLoss
+from .base import MeanLoss, Measure, Readings
 
 Product = Callable[[Vec], Vec]
 

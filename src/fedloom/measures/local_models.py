@@ -29,8 +29,7 @@ from ..server.exchanges import prepared
 from ..server.rounds import Run
 from ..server.server_step import Step
 from ..stage import Download, LocalResult
-from .base import Measure, Readings
-from .mean_loss import sample_examples
+from .base import Measure, Readings, sample_examples
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,9 +15,8 @@ from ..core.rng import generator
 from ..core.vector import Vec
 from ..errors import ConfigError
 from ..server.rounds import Run
-from .base import Measure, Readings
+from .base import MeanLoss, Measure, Readings
 from .local_models import local_models
-from .mean_loss import MeanLoss
 
 
 def directions(params: Sequence[Tensor], seed: int = 0) -> tuple[Vec, Vec]:

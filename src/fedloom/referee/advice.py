@@ -29,8 +29,7 @@ from ..storage.atomic import write_atomic
 from ..study import DataCache, Runs, check_all
 from ..study.tune import Tuned
 from .question import Cell, Method, Question, Words, pair_of, refuse_own_models
-from .study import Study
-from .tuner import Tuner
+from .study import Study, Tuner
 
 PLAIN, ALONE = "fedavg", "alone"  # always a candidate; a baseline
 BASELINES = (ALONE, "pooled")

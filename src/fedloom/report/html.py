@@ -27,11 +27,11 @@ from .curves import all_pictures
 from .differences import columns, cut_to, differences, distinct, setting_cells
 from .measures import measure_cells
 from .runs import Group, Run, group_runs, load_run, show_value
-from .skew import common
 from .style import DPI, Picture, save_pictures, style_of
 from .submodels import size_cells
 from .table_text import table_cells
 from .tables import (
+    common_skew,
     comparison,
     human_bytes,
     human_seconds,
@@ -194,7 +194,7 @@ def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
         "data": [_name(run, "data") for run in runs],
         "model": [_name(run, "model") for run in runs],
         "parameters": [_grouped(run.summary.get("parameters")) for run in runs],
-        "clients": [common(groups) or _grouped(r.summary.get("population")) for r in runs],
+        "clients": [common_skew(groups) or _grouped(r.summary.get("population")) for r in runs],
         "cohort": [_value_text(run.config.get("cohort")) for run in runs],
         "rounds": [_grouped(run.planned) for run in runs],
         "engine": [_value_text(run.summary.get("engine")) for run in runs],

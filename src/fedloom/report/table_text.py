@@ -17,7 +17,6 @@ from fedloom.core.text_table import aligned, one_line
 from fedloom.errors import ConfigError, did_you_mean
 from fedloom.evaluation.declared import unit_of
 
-from .skew import differ
 from .statistics import difference_text, p_text
 from .tables import (
     CLIENTS,
@@ -28,6 +27,7 @@ from .tables import (
     human_seconds,
     human_target,
     human_value,
+    skews_differ,
 )
 
 # what is tested, as a column's heading
@@ -239,7 +239,7 @@ def _skews(rows: Sequence[Row]) -> list[Column]:
     columns = []
     for head, name in (("label distance", "label_distance"), ("Gini of sizes", "size_gini")):
         cells = [MISSING if row[name] is None else fixed(row[name], 2) for row in rows]
-        columns += [Column(head, head, cells)] if differ([row[name] for row in rows]) else []
+        columns += [Column(head, head, cells)] if skews_differ([row[name] for row in rows]) else []
     return columns
 
 
