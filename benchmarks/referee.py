@@ -37,6 +37,7 @@ from fedloom.report.curve_data import measured
 from fedloom.report.runs import load_run
 from fedloom.report.statistics import decide, looks
 from fedloom.study import RunTrials, Sweep, run_all
+from fedloom.study.trial import as_words
 
 METHODS = ("fedavg", "fedprox", "fedavgm", "scaffold")
 EFFECTS = (0.5, 1.0, 1.5, 2.0)  # standard deviations of the differences
@@ -51,7 +52,7 @@ def record(folder: Path, seeds: int, jobs: int) -> None:
     with tempfile.TemporaryDirectory() as out:
         trials = Sweep("digits", words, seeds, out, by="test").grid()
         for number, (trial, ended) in enumerate(run_all(trials, RunTrials(), jobs), 1):
-            said = f"{trial.words} seed={trial.seed}: {ended.state}"
+            said = f"{as_words(trial.choice)} seed={trial.seed}: {ended.state}"
             print(f"{number}/{len(trials)} {said}", flush=True)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "runs.jsonl").open("w", encoding="utf-8") as file:

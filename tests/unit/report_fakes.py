@@ -38,7 +38,8 @@ def fake_run(
     for number, value in enumerate(values, start=1):
         row = {"round": number, "lr": 0.1, "cohort": 10, "answered": 10, "steps": 50}
         row |= {"train_loss": 2.0 / number, "gradients": 50, "seconds": SECONDS}
-        row |= {"bytes_down": BYTES_DOWN, "bytes_up": BYTES_UP}
+        row |= {"bytes_down": BYTES_DOWN, "bytes_up": BYTES_UP, "bytes_down.x": BYTES_DOWN}
+        row |= {"bytes_up.delta": BYTES_UP - 200, "bytes_up.weight": 200}
         if value is not None:
             row |= {"test_loss": 1.5 / number, column: value}
             row[f"{column}_ema"] = value if ema is None else ema[number - 1]

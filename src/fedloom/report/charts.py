@@ -36,26 +36,24 @@ class FieldBytes:
 
 
 def field_bytes(group: Group) -> list[FieldBytes]:
-    """Read the bytes per field from the ledgers of the seeds that count, down before up."""
-    runs = [run for run in group.averaged_runs if run.ledger]
-    ledgers = [run.ledger for run in runs]
-    sizes = []
+    """Read the bytes per field from the ledgers and logs of the seeds that count, down before
+    up.
+    """
+    runs, sizes = [run for run in group.averaged_runs if run.ledger], []
     for direction in ("down", "up"):
-        for field in dict.fromkeys(f for one in ledgers for f in one.get(direction, {})):
-            totals = [float(one.get(direction, {}).get(field, 0)) for one in ledgers]
-            each = mean([_each(run, direction, field) for run in runs])
+        for field in dict.fromkeys(f for run in runs for f in run.ledger.get(direction, {})):
+            totals = [float(run.ledger.get(direction, {}).get(field, 0)) for run in runs]
+            each = mean([_each(run, f"bytes_{direction}.{field}") for run in runs])
             sizes.append(FieldBytes(direction, field, mean(totals) or 0.0, each))
     return sizes
 
 
-def _each(run: Run, direction: str, field: str) -> float | None:
-    """Bytes of a field for one client in one round; from the ledger if the log has no fields."""
-    sent, clients = run.columns.get(f"bytes_{direction}.{field}"), run.columns.get("cohort")
-    if clients is not None and any(c.startswith("bytes_down.") for c in run.columns):
-        visits = float(np.nansum(clients))
-        return float(np.nansum(sent)) / visits if sent is not None and visits else None
-    visits = float(run.ledger.get("client_rounds") or 0)
-    return float(run.ledger.get(direction, {}).get(field, 0)) / visits if visits else None
+def _each(run: Run, column: str) -> float | None:
+    """Bytes of a field for one client in one round."""
+    if column not in run.columns:
+        return None
+    visits = float(np.nansum(run.columns["cohort"]))
+    return float(np.nansum(run.columns[column])) / visits if visits else None
 
 
 def partition_charts(groups: Sequence[Group]) -> list[Picture]:

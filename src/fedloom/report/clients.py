@@ -94,7 +94,8 @@ def against_alone(groups: Sequence[Group]) -> list[str]:
     """Whether clients fare better than alone, a sentence for each row, where one row is of clients
     that each train alone (private = alone).
     """
-    baseline = next((g for g in groups if (_private(g) == "alone")), None)
+    layers = ((group, group.runs[0].config.get("private") or {}) for group in groups)
+    baseline = next((g for g, one in layers if str(one.get("name")).lower() == "alone"), None)
     if baseline is None or (alone_values := _mean_values(baseline)) is None:
         return []
     metric, out = baseline.metric, []
@@ -120,12 +121,6 @@ def against_alone(groups: Sequence[Group]) -> list[str]:
 
 
 _NAMED = 5  # clients that are worse off
-
-
-def _private(group: Group) -> str:
-    """The name of a group's private layers."""
-    private = group.runs[0].config.get("private") or {}
-    return str(private.get("name", "")).lower()
 
 
 def _mean_values(group: Group, metric: str | None = None) -> _Floats | None:

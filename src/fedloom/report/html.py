@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedloom._version import __version__
 from fedloom.core.curves import Value
@@ -40,8 +39,7 @@ from .tables import (
 )
 
 
-@dataclass(frozen=True)
-class _Image:
+class _Image(NamedTuple):
     """A picture as the template wants it; width in CSS pixels."""
 
     title: str
@@ -50,13 +48,12 @@ class _Image:
     width: int
 
 
-@dataclass(frozen=True)
-class _Table:
+class _Table(NamedTuple):
     """Headings and cells; `swatches` are colours beside the first cells."""
 
     heads: list[str]
     lines: list[list[str]]
-    swatches: list[str]
+    swatches: Sequence[str] = ()
 
 
 def write_report(
@@ -162,8 +159,8 @@ def _context(
         ),
         "traffic": _images(pictures, "_by_bytes", "ledger"),
         "clients": _images(pictures, "partition", "clients", "reliability"),
-        "by_client": (_Table(*clients[:2], []), clients[2]),
-        "unseen": _Table(*unseen_cells(groups), []),
+        "by_client": (_Table(*clients[:2]), clients[2]),
+        "unseen": _Table(*unseen_cells(groups)),
         "prepared": preparation_lines(groups),
         "attended": _attendance_tables(groups),
         "sizes": _coloured(groups, size_cells(groups)),
@@ -171,7 +168,7 @@ def _context(
         "measured": _coloured(groups, measure_cells(groups)),
         "measures": _images(pictures, "measures"),
         "fields": _fields(groups),
-        "differences": _Table(*setting_cells(groups, within=True), []),
+        "differences": _Table(*setting_cells(groups, within=True)),
         "configurations": [(group.label, group.runs[0].config_text) for group in groups],
         "runs": _runs(groups),
         "environment": _environment(runs),
@@ -245,7 +242,7 @@ def _attendance_tables(groups: Sequence[Group]) -> list[tuple[str, _Table, list[
     runs = [(group.label, run) for group in groups for run in group.runs]
     attendances = [(label, run, attendance(run.path, names_of(run))) for label, run in runs]
     return [
-        (f"{label}, seed {run.seed}", _Table(roll.heads, roll.lines, []), [*roll.left, *roll.why])
+        (f"{label}, seed {run.seed}", _Table(roll.heads, roll.lines), [*roll.left, *roll.why])
         for label, run, roll in attendances
         if roll is not None
     ]

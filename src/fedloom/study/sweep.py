@@ -285,9 +285,8 @@ class Search:
         one = self._sweep.ranges.get(key)
         if one is None:
             return str(trial.suggest_categorical(key, self._sweep.values[key]))
-        if one.whole:
-            return one.text(trial.suggest_int(key, int(one.low), int(one.high), log=one.log))
-        return one.text(trial.suggest_float(key, one.low, one.high, log=one.log))
+        kind, suggest = (int, trial.suggest_int) if one.whole else (float, trial.suggest_float)
+        return one.text(suggest(key, kind(one.low), kind(one.high), log=one.log))
 
     def _run(self, trial: Any, group: Sequence[Trial], progress: bool) -> str:
         """Run a trial for every seed -> its state. The first seed alone can be pruned."""

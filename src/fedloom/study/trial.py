@@ -45,11 +45,6 @@ class Trial:
     folder: Path
 
     @property
-    def words(self) -> str:
-        """Its choice, as it was typed."""
-        return as_words(self.choice)
-
-    @property
     def title(self) -> str:
         """What it is, for progress."""
         return f"{self.folder.parent.name}: {as_words({**self.choice, 'seed': str(self.seed)})}"
@@ -117,7 +112,7 @@ def check_all(trials: Sequence[Trial], cache: DataCache | None = None) -> None:
             experiment.engine = "serial" if is_auto(experiment.engine) else experiment.engine
             experiment.build()
         except FedloomError as error:
-            raise ConfigError(f"{trial.words}: {error}; nothing was run") from error
+            raise ConfigError(f"{as_words(trial.choice)}: {error}; nothing was run") from error
 
 
 def state_of(folder: Path) -> str:
