@@ -27,8 +27,8 @@ from fedloom.data.own.description import ColumnDescription, Description, notices
 from fedloom.data.own.preparation import Column, preparation_of
 from fedloom.errors import CompositionError, ConfigError, DataError
 from fedloom_flower.agreed_rules import agreed_rules
-from fedloom_flower.describing import describe, descriptions
 from fedloom_flower.message import ANSWER, decode, encode
+from fedloom_flower.server import describe, descriptions
 from fedloom_flower.sites import ClientSite, describe_site
 from fedloom_flower.telling import Preparation, read_consent, write_consent
 

@@ -17,7 +17,7 @@ from fedloom.data.client_indices import Ragged
 from fedloom.errors import CompositionError, ConfigError, DataError
 from fedloom.federation.availability import Availability
 from fedloom.report.clients import attendance
-from fedloom_flower import certificates, changes
+from fedloom_flower import certificates, membership
 from fedloom_flower.agreement import read_agreement
 from fedloom_flower.certificates import make_node_key, renew, validity
 from fedloom_flower.check import other_disclosures
@@ -57,12 +57,12 @@ def places(tmp_path):
 
 
 def adds(here):
-    i = changes.add(here.fed, "ulm")
+    i = membership.add(here.fed, "ulm")
     here.places[i] = ClientSite(here.fed.node(i), here.files[i])
 
 
 def removes(name):
-    return lambda here: changes.remove(here.fed, name)
+    return lambda here: membership.remove(here.fed, name)
 
 
 def simulated(here, spans, tmp_path):
@@ -165,7 +165,7 @@ def test_a_run_that_is_made_for_its_clients_takes_no_more(more, said, tmp_path):
     fed = folder(tmp_path, resolve("digits", [*BASE, *more]), evaluate="nodes")
     fed.agreement_file.write_text(json.dumps(AGREED))  # it has begun
     with pytest.raises(CompositionError, match=f"no site can be added to a run .*{said}"):
-        changes.add(fed, "ulm")
+        membership.add(fed, "ulm")
     assert read_clients(fed.clients_file).population == 3 and not fed.node_to_be(3).path.exists()
 
 
@@ -173,18 +173,18 @@ def test_what_an_operator_may_not_do_is_said(places):
     fed = places(min_updates=2).fed
     (fed.path / "odd.pub").write_text("ssh-rsa AAAA me")
     for change, words, said in (
-        (changes.add, ("",), "1 to 100 char"),
-        (changes.add, ("7",), "not only digits"),
-        (changes.add, ("north",), "choose another"),
-        (changes.add, ("ulm", fed.path / "none.pub"), "cannot be read"),
-        (changes.add, ("ulm", fed.path / "odd.pub"), "is no public key"),
-        (changes.remove, ("ulm",), "no site 'ulm'; there are north, 1, south"),
+        (membership.add, ("",), "1 to 100 char"),
+        (membership.add, ("7",), "not only digits"),
+        (membership.add, ("north",), "choose another"),
+        (membership.add, ("ulm", fed.path / "none.pub"), "cannot be read"),
+        (membership.add, ("ulm", fed.path / "odd.pub"), "is no public key"),
+        (membership.remove, ("ulm",), "no site 'ulm'; there are north, 1, south"),
     ):
         with pytest.raises(ConfigError, match=said):
             change(fed, *words)
-    assert changes.remove(fed, "north") == 0
+    assert membership.remove(fed, "north") == 0
     with pytest.raises(ConfigError, match="without client 1 there are 1, and a round needs 2"):
-        changes.remove(fed, "1")
+        membership.remove(fed, "1")
     entry = read_clients(fed.clients_file).client[0]
     assert entry.removed and entry.name == "north" and "added" not in fed.clients_file.read_text()
 
@@ -201,7 +201,7 @@ def test_masked_sums_take_a_client_out_and_none_that_a_node_does_not_know(tmp_pa
 
     def before(here, ask):
         if (ask.what, ask.round) == ("unmask", 0):
-            changes.remove(fed, "2")
+            membership.remove(fed, "2")
         # none of a smaller sum than the sites know of
         assert (ask.what, ask.round) != ("unmask", 1)
         for i in here.places if ask.round == 2 else ():  # each site marks it in its own list
@@ -213,7 +213,7 @@ def test_masked_sums_take_a_client_out_and_none_that_a_node_does_not_know(tmp_pa
     assert [row["answered"] for row in rows] == [[0, 1, 2, 3], [], [0, 1, 3]]
     assert "is marked removed = true there" in rows[1]["refused"]["0"]
     with pytest.raises(ConfigError, match="without client 1 there are 2, and a round needs 3"):
-        changes.remove(fed, "1")
+        membership.remove(fed, "1")
     agreement = read_agreement(fed.agreement_file)
     more = agreement.model_copy(update={"examples": [*agreement.examples, 400]})
     with pytest.raises(DataError, match=r"has 5 clients, and clients\.toml here the keys of 4"):
@@ -250,10 +250,10 @@ def test_a_key_that_was_made_beside_the_servers_is_said_until_the_site_has_its_o
     assert all(entry.key_made_here for entry in read_clients(fed.clients_file).client)
     assert ClientSite(fed.node(1)).key_made_here
     (tmp_path / "node.pub").write_text(make_node_key(tmp_path / "own" / "node"))
-    changes.change_key(fed, "1", tmp_path / "node.pub")
+    membership.change_key(fed, "1", tmp_path / "node.pub")
     said = dict(other_disclosures(fed.settings(), read_clients(fed.clients_file), False, 3))["keys"]
     assert said.startswith("of client 0, client 2: made where the federation was made")
     shutil.copy(fed.clients_file, fed.node(1).clients_file)
     assert not ClientSite(fed.node(1)).key_made_here
-    changes.change_key(fed, "1")
+    membership.change_key(fed, "1")
     assert read_clients(fed.clients_file).client[1].key_made_here

@@ -45,7 +45,7 @@ def sites_command() -> None:
 @click.option("--examples", type=click.IntRange(1), help="How many it has, if that is known.")
 def add_command(fed: Path, name: str, key: Path | None, examples: int | None) -> None:
     """Add a site. It counts from the round after its node has joined."""
-    from fedloom_flower.changes import add
+    from fedloom_flower.membership import add
 
     folder = folder_of(fed)
     i = add(folder, name, key, examples)
@@ -62,7 +62,7 @@ def remove_command(fed: Path, name: str) -> None:
     """Take a site out, by its name or number. A round under way does not wait for longer than
     its deadline; nothing is deleted.
     """
-    from fedloom_flower.changes import masked, remove
+    from fedloom_flower.membership import masked, remove
 
     folder = folder_of(fed)
     i = remove(folder, name)
@@ -78,7 +78,7 @@ def remove_command(fed: Path, name: str) -> None:
 @_KEY
 def key_command(fed: Path, name: str, key: Path | None) -> None:
     """Give a site another key, by its name or number: the old one is refused from now on."""
-    from fedloom_flower.changes import change_key
+    from fedloom_flower.membership import change_key
 
     folder = folder_of(fed)
     i = change_key(folder, name, key)

@@ -195,9 +195,9 @@ def describe_command(
 
 def _collect_descriptions(fed: Folder) -> dict[str, Description]:
     """What the sites tell now. Raises FlowerError."""
-    from fedloom_flower.describing import descriptions
     from fedloom_flower.new import write_app
     from fedloom_flower.programs import begin
+    from fedloom_flower.server import descriptions
 
     write_app(fed)  # that of an older fedloom does not know of this
     number = begin(fed, describe=True)

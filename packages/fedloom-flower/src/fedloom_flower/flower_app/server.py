@@ -12,10 +12,9 @@ from fedloom.core.parsing import one_line
 
 from ..certificates import as_pem
 from ..clients import Clients
-from ..describing import describe
 from ..folder import Folder
 from ..message_exchange import MessageExchange, Reply, UnreadableError
-from ..server import serve
+from ..server import describe, serve
 from .records import content, raw
 
 app = ServerApp()
