@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from fedloom.core.parsing import one_line
 from fedloom.engines.base import TooFewError
 from fedloom.engines.client_round import RangeResult
 from fedloom.engines.summation import push
@@ -21,7 +21,7 @@ class SpareError(WireError):
     """An update is not needed: enough of the other clients' came."""
 
 
-KIND = {LateError: "late", MissingError: "lost", SpareError: "spare", DeclinedError: "declined"}
+_KIND = {LateError: "late", MissingError: "lost", SpareError: "spare", DeclinedError: "declined"}
 _REASONS = {  # of those who do not count, but for spare ones
     "lost": "no answer in time",
     "late": "answer for an earlier round",
@@ -44,15 +44,13 @@ class RefusedUpdate(NamedTuple):
 class Attendance:
     """min_updates: updates that a round needs; redraws: how often a round with fewer is done again
     with other clients; max_failed_rounds: how many rounds in a row may have fewer even so, before
-    the run ends. row: what a line of clients.jsonl says of the last round.
+    the run ends. row: what a line of clients.jsonl says of the last round; refused: updates that
+    did not count.
     """
 
     def __init__(self, min_updates: int, max_failed_rounds: int | None, redraws: int) -> None:
-        self._min_updates, self._max_failed_rounds, self.redraws = (
-            min_updates,
-            max_failed_rounds,
-            redraws,
-        )
+        self._min_updates, self._max_failed_rounds = min_updates, max_failed_rounds
+        self.redraws, self.refused = redraws, list[RefusedUpdate]()
         self.row: Row = {}
         self._failed_rounds = 0  # rounds in a row with fewer than min_updates
         self._round, self._reported = -1, 0  # counted last; entries of `refused` that are in rows
@@ -63,21 +61,25 @@ class Attendance:
         """Whether a round has not been counted yet."""
         return round != self._round
 
-    def note_answers(self, out: RangeResult, refusals: Sequence[RefusedUpdate], round: int) -> None:
+    def refuse(self, round: int, i: int, error: WireError) -> None:
+        """List a client whose update does not count."""
+        kind, why = _KIND.get(type(error), "refused"), one_line(str(error))
+        self.refused.append(RefusedUpdate(round, i, why, kind))
+        _log.warning("round %d: client %d: not counted: %s", round + 1, i, why)
+
+    def note_answers(self, out: RangeResult, round: int) -> None:
         """Note whose answers came before the local steps. Raises TooFewError if none did."""
         clients = [s.client for s in out.stats if s.answered]
         self._question_row = {"questioned": clients}
         if not clients:
-            reason = self._too_few(self._row_of(out, refusals, round), out, round, kept=False)
+            reason = self._too_few(self._row_of(out, round), out, round, kept=False)
             raise TooFewError(reason, out.stats, {}, again=False)
 
-    def conclude(
-        self, out: RangeResult, refusals: Sequence[RefusedUpdate], round: int, kept: bool
-    ) -> RangeResult:
+    def conclude(self, out: RangeResult, round: int, kept: bool) -> RangeResult:
         """A round's result; without any update if there are too few. kept: whether updates that
         came stay here for another draw. Raises TooFewError, ClientError.
         """
-        row = self._row_of(out, refusals, round)
+        row = self._row_of(out, round)
         if len(row["answered"]) >= self._min_updates:
             self._failed_rounds = 0
             self._end(row, round)
@@ -117,16 +119,16 @@ class Attendance:
         self.row = {"round": round + 1, **row} | ({"redrawn": self._draws} if self._draws else {})
         self._round, self._draws = round, []
 
-    def _row_of(self, out: RangeResult, refusals: Sequence[RefusedUpdate], round: int) -> Row:
+    def _row_of(self, out: RangeResult, round: int) -> Row:
         """Who was asked, who answered, why others did not count; and whose updates were late, lost,
         not needed or refused by their node, if there were any.
         """
-        new = [r for r in refusals[self._reported :] if r.round == round]
-        self._reported = len(refusals)
+        new = [r for r in self.refused[self._reported :] if r.round == round]
+        self._reported = len(self.refused)
         cohort = [s.client for s in out.stats]
         answered = [s.client for s in out.stats if s.answered]
         kinds = {r.client: r.kind for r in new if r.client not in answered}
-        by_kind = {name: [i for i in cohort if kinds.get(i) == name] for name in KIND.values()}
+        by_kind = {name: [i for i in cohort if kinds.get(i) == name] for name in _KIND.values()}
         why = {str(r.client): r.why for r in new}
         questioned, self._question_row = self._question_row, {}
         return {"asked": cohort, "answered": answered, "refused": why, **questioned} | {

@@ -17,7 +17,6 @@ from fedloom.aggregation.integer_ring import IntegerRing
 from fedloom.algorithm import ACCUMULATED, CHANGE, Trait
 from fedloom.compression.link import LONGEST
 from fedloom.core.net import Net
-from fedloom.core.parsing import one_line
 from fedloom.core.vector import Rec, Vec, rec, tree
 from fedloom.core.wire import nbytes, pack
 from fedloom.engines.base import TooFewError, keep_memory, one_thread
@@ -33,7 +32,7 @@ from fedloom.plan import Plan
 from fedloom.stage import Download
 from fedloom.storage.manifest import round_folders
 
-from .attendance import KIND, Attendance, RefusedUpdate, SpareError
+from .attendance import Attendance, SpareError
 from .downlink import Downlink
 from .masked_rounds import MaskedRound
 from .message import (
@@ -100,7 +99,7 @@ class FederationEngine:
         self._exchange, self.deadline, self.run, self._oldest_round = exchange, deadline, run, kept
         self._updates, self._tests, self._rehearsal = updates, tests, rehearsal
         self.attendance = Attendance(min_updates, max_failed_rounds, redraws)
-        self.refused: list[RefusedUpdate] = []
+        self.refused = self.attendance.refused
         self.agreement = agreement
         self._subject: tuple[What, int] = ("round", -2)  # what the answers below are about
         self._answers: dict[int, bytes] = {}
@@ -165,7 +164,7 @@ class FederationEngine:
             # with other answers, or other masks, it would be another update
             kept = not (aggregation.masked or self._plan.algorithm.asks)
             try:
-                out = self.attendance.conclude(out, self.refused, round, kept)
+                out = self.attendance.conclude(out, round, kept)
             except TooFewError as few:
                 for lost in few.lost:  # whose answer could not be read is asked again
                     self._answers.pop(lost.client, None)
@@ -200,7 +199,7 @@ class FederationEngine:
             return part, cost(i, 0, head, download.down, nbytes(answer))
 
         out = self._collect("question", task, downloads, take)
-        self.attendance.note_answers(out, self.refused, round)
+        self.attendance.note_answers(out, round)
         return out
 
     def _probe(self, task: TrainTask) -> RangeResult:
@@ -270,17 +269,11 @@ class FederationEngine:
                     part, bill = take(i)
                 count += 1
             except WireError as error:
-                self.refuse(task.round, i, error)
+                self.attendance.refuse(task.round, i, error)
                 bill = ClientCost(i, False, 0.0, 0, 0, downloads[self._fed.capacity(i)].down, {})
             out.stats.append(bill)
             push(out.nodes, 0, place, part)
         return out
-
-    def refuse(self, round: int, i: int, error: WireError) -> None:
-        """List a client whose update does not count."""
-        kind, why = KIND.get(type(error), "refused"), one_line(str(error))
-        self.refused.append(RefusedUpdate(round, i, why, kind))
-        _log.warning("round %d: client %d: not counted: %s", round + 1, i, why)
 
     def packet(self, sent: Download) -> Parts:
         """A broadcast, and what a client needs to know its part of the model."""

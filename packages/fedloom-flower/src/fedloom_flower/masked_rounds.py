@@ -109,7 +109,7 @@ class MaskedRound:
                 heads[i] = head
             except WireError as error:
                 if what != "unmask":  # whose update is in the sum by then
-                    engine.refuse(self._task.round, i, error)
+                    engine.attendance.refuse(self._task.round, i, error)
                 elif isinstance(error, MissingError):
                     silent.append(i)
         return heads, silent
@@ -127,7 +127,7 @@ class MaskedRound:
 
     def _refuse(self, clients: Mapping[int, object], why: str) -> None:
         for i in clients:
-            self._engine.refuse(self._task.round, i, WireError(why))
+            self._engine.attendance.refuse(self._task.round, i, WireError(why))
 
     def _unmask(self, left: list[int]) -> None:
         """Ask until enough shares are here. Raises WireError if they do not come."""
