@@ -15,7 +15,7 @@ from fedloom.engines.serial import Serial
 from fedloom.experiment.experiment import Experiment
 from fedloom.server.rounds import Run
 
-from .clients import KEYS_MADE_HERE, Clients, read_clients
+from .clients import KEYS_MADE_HERE, Clients
 from .engine import FederationEngine
 from .folder import Deployment, Folder, evaluation
 from .masked_sums import Identity
@@ -44,12 +44,12 @@ class Checked(NamedTuple):
 
 def check(fed: Folder) -> Checked:
     """Compare. Raises ConfigError, DataError, CompositionError."""
-    config, clients = settings_of(fed), read_clients(fed.clients_file)
+    config = settings_of(fed)
     data = config.data()
     rounds = min(ROUNDS, int(config.values["rounds"]))
 
     def experiment() -> Experiment:
-        return experiment_of(config, clients, data)
+        return experiment_of(config, data)
 
     simulation = _run(experiment(), Serial(), rounds)
     with tempfile.TemporaryDirectory(prefix="fedloom-") as folder:

@@ -29,10 +29,9 @@ def _bare(line: Any) -> Any:
 
 class Entry(BaseModel):
     """One client. key: its node's public key, a line as ssh-keygen writes it; examples: how many
-    training examples it has, None: it says so when it joins; capacity: the share of the model that
-    it can hold, None: as run.toml says. added: it came after the others had agreed; removed: it was
-    taken out, and keeps its number; key_made_here: its key was made beside the server's, by
-    `fedloom deploy`, so that whoever has that folder can pass for it.
+    training examples it has, None: it says so when it joins. added: it came after the others had
+    agreed; removed: it was taken out, and keeps its number; key_made_here: its key was made beside
+    the server's, by `fedloom deploy`, so that whoever has that folder can pass for it.
     """
 
     model_config = _STRICT
@@ -43,7 +42,6 @@ class Entry(BaseModel):
         Field(pattern=r"^ecdsa-sha2-nistp(256|384|521) [A-Za-z0-9+/=]+$"),
     ]
     examples: Count | None = None
-    capacity: Annotated[float, Field(gt=0, le=1)] | None = None
     added: bool = False
     removed: bool = False
     key_made_here: bool = False
@@ -80,11 +78,6 @@ class Clients(BaseModel):
     def label(self, i: int) -> str:
         """What a client is called: its name, or "client 3"."""
         return self.client[i].name or f"client {i}"
-
-    def capacities(self) -> tuple[float, ...] | None:
-        """One capacity for each client; None if none is given."""
-        values = [e.capacity for e in self.client]
-        return tuple(1.0 if c is None else c for c in values) if any(values) else None
 
     def to_toml(self) -> str:
         """The file's text."""

@@ -175,14 +175,9 @@ def refuse_settings(config: Config, rules: bool = True) -> None:
         )
 
 
-def experiment_of(
-    config: Config, clients: Clients, data: FederatedData, by_nodes: bool = False
-) -> Experiment:
+def experiment_of(config: Config, data: FederatedData, by_nodes: bool = False) -> Experiment:
     """The run on what is known of the data at one place. by_nodes: they measure models."""
     experiment = config.experiment(data)
-    capacities, count = clients.capacities(), data.population
-    if capacities is not None:  # this place may have heard of others since its list was made
-        experiment.capacities = (capacities + (1.0,) * count)[:count]
     if experiment.evaluate.clients and data.test_clients is None and not by_nodes:
         experiment.evaluate = dataclasses.replace(experiment.evaluate, clients=False)
     return experiment
@@ -201,7 +196,7 @@ def at_server(fed: Folder, agreement: Agreement) -> Experiment:
     if any(entry.name for entry in clients.client):
         names = tuple(map(clients.label, range(clients.population)))
         data = dataclasses.replace(data, client_names=names[: data.population])
-    experiment = experiment_of(config, clients, data, evaluate == "nodes")
+    experiment = experiment_of(config, data, evaluate == "nodes")
     _refuse_data_dependent(experiment.net(), experiment)
     return experiment
 
@@ -297,7 +292,7 @@ class ClientSite:
     def _make_node(self, agreement: Agreement) -> Node:
         _log.warning("client %d: %s", self.client, agreement.digest_line)
         data = at_client(self._data, self.client, agreement)
-        experiment = at_node(experiment_of(self._config, self._clients, data))
+        experiment = at_node(experiment_of(self._config, data))
         experiment.evaluate = dataclasses.replace(experiment.evaluate, target=None)  # the server's
         loop = experiment.build()
         if notice := evaluation(self.settings.evaluate, experiment.rounds):
