@@ -14,15 +14,12 @@ from pathlib import Path
 import pytest
 
 import fedloom_flower
-from fedloom_flower.flower_app import undocumented
-from fedloom_flower.flower_app.undocumented import PLACES
 from tiny import environment
 
 SOURCE = Path(fedloom_flower.__file__).parent
 TREES = {p: ast.parse(p.read_text()) for p in sorted(SOURCE.rglob("*.py"))}
 FLOWER = importlib.util.find_spec("flwr") is not None
 NAMES = [m.name for m in pkgutil.walk_packages(fedloom_flower.__path__, "fedloom_flower.")]
-DOCUMENTED = {"flwr.app", "flwr.serverapp", "flwr.clientapp"}
 OWN = ("certificates.py", "masked_rounds.py", "masked_sums.py")
 
 
@@ -52,27 +49,26 @@ def test_a_library_is_met_in_its_place_only(package, places):
             assert path.relative_to(SOURCE).as_posix().startswith(places)
 
 
-def test_undocumented_names_of_flower_are_in_one_file():
-    """With another version only this file is to be looked at; none of its names is private."""
+FLOWERS = {
+    (node.module, alias.name)
+    for tree in TREES.values()
+    for node in ast.walk(tree)
+    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flwr")
+    for alias in node.names
+}
+
+
+def test_no_name_of_flower_is_private_and_none_is_set():
+    assert not [name for pair in FLOWERS for name in pair if name.startswith("_") or "._" in name]
     for path, tree in TREES.items():
-        assert {n for n in imported(tree) if n.startswith("flwr")} <= DOCUMENTED, path
         calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
         assert path.parent.name != "flower_app" or "setattr" not in calls, path
-    assert not [n for n in PLACES.values() if "._" in n or ":_" in n]
 
 
 @pytest.mark.skipif(not FLOWER, reason="Flower is not installed")
-@pytest.mark.parametrize("name", PLACES)
-def test_flower_has_what_it_does_not_document(name):
-    assert getattr(undocumented, name) is not None
-
-
-def test_what_flower_has_no_more_is_named(monkeypatch):
-    monkeypatch.setitem(PLACES, "now", "fedloom.core.parsing:gone")
-    monkeypatch.setattr(undocumented, "version", lambda name: "9.9")
-    says = r"Flower 9\.9 has no fedloom\.core\.parsing:gone any more; p"
-    with pytest.raises(ImportError, match=says):
-        undocumented.now  # noqa: B018 # looking is the test
+@pytest.mark.parametrize(("module", "name"), sorted(FLOWERS))
+def test_flower_has_what_is_imported(module, name):
+    assert hasattr(importlib.import_module(module), name)
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if FLOWER or "flower_app." not in n])

@@ -39,8 +39,6 @@ _POLL, _IDLE = 0.1, 0.5
 # seconds before a fork asks for its message: the SuperNode makes a task before it stores the
 # message, and would wait for ever for the answer of a process that came in between
 _SETTLE = 0.05
-# of Flower, what an answer needs
-_IN_FORKS = ("HeartbeatSender", "make_simple_http_retry_invoker", "push_task_output")
 _RAISED = 2  # Flower's code of an error: the app raised an exception
 
 
@@ -60,12 +58,13 @@ def serve_node(address: str, secret: Path, certificate: Path) -> None:
     """Fork a process for each task of the SuperNode at an address. secret: what both know;
     certificate: the SuperNode's authority.
     """
-    from . import undocumented
-    from .client import app
-    from .undocumented import RuntimeHttpClient, SuperExecAuthHttpInterceptor
+    import flwr.supercore.heartbeat
+    import flwr.supercore.retry
+    import flwr.supernode.runtime.run_clientapp  # noqa: F401  forks then need not import these
+    from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
+    from flwr.supercore.runtime import RuntimeHttpClient
 
-    for name in _IN_FORKS:  # which then need not import them
-        getattr(undocumented, name)
+    from .client import app
 
     signing = SuperExecAuthHttpInterceptor(
         master_secret=secret.read_bytes(), protected_methods=[_ACQUIRE]
@@ -83,7 +82,7 @@ def serve_server(address: str, secret: Path, certificate: Path) -> None:
     with the operator's token; certificate: the SuperLink's authority. A run's process is of this
     one's group, and ends with it.
     """
-    from .undocumented import RuntimeHttpClient
+    from flwr.supercore.runtime import RuntimeHttpClient
 
     operator = _Operator(secret.read_text(encoding="ascii"))
     trusted = certificate.read_bytes()
@@ -104,8 +103,7 @@ def serve_server(address: str, secret: Path, certificate: Path) -> None:
 def _tasks(flower: Any, kind: str) -> Iterator[str]:
     """The tokens of tasks of a kind, as they come."""
     import httpx
-
-    from .undocumented import AcquireTaskRequest
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
 
     request, pause = AcquireTaskRequest(supported_task_types=[kind]), _POLL
     while True:
@@ -129,13 +127,11 @@ def _begin_answer(ends: Callable[[], None], *arguments: Any) -> None:
 def _answer(app: Any, address: str, certificate: bytes, token: str) -> None:
     """Answer the message of a task with an app of this machine."""
     from flwr.app import Error, Message
-
-    from .undocumented import (
-        HeartbeatSender,
-        RuntimeHttpClient,
-        RuntimeTokenHttpInterceptor,
-        make_simple_http_retry_invoker,
-        make_task_heartbeat_fn_http,
+    from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+    from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
+    from flwr.supercore.retry import make_simple_http_retry_invoker
+    from flwr.supercore.runtime import RuntimeHttpClient
+    from flwr.supernode.runtime.run_clientapp import (
         pull_task_input,
         push_message,
         push_task_output,

@@ -25,6 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE as ARRAY_CHUNK
+from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.date import now
+from flwr.supercore.error import ApiErrorCode
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Router
@@ -36,18 +42,6 @@ from fedloom.errors import FedloomError
 
 from ..clients import public_keys, read_clients
 from ..folder import Folder
-from .undocumented import (
-    ARRAY_CHUNK,
-    FLEET_HTTP_PUBLIC_KEY_HEADER,
-    FLEET_HTTP_SIGNATURE_HEADER,
-    SYSTEM_TIME_TOLERANCE,
-    TIMESTAMP_HEADER,
-    TIMESTAMP_TOLERANCE,
-    ApiErrorCode,
-    bytes_to_public_key,
-    now,
-    verify_signature,
-)
 
 _log = logging.getLogger(__name__)
 _SMALL = 1 << 16  # bytes of a request that bears names and numbers

@@ -77,9 +77,9 @@ class Guard:
 async def _serve(fed: Folder) -> None:
     """Serve nodes and this machine until a signal."""
     import uvicorn
+    from flwr.superlink.main import app as superlink
 
     from .gate import Gate, Nodes, Refusals
-    from .undocumented import superlink
 
     refusals = Refusals()
     gate = Gate(fed, superlink, refusals)
