@@ -30,9 +30,9 @@ from fedloom.evaluation.reliability import BINS, disclosed
 from fedloom.report import group_runs, load_run, write_report
 from fedloom.report.curves import metric_curves
 from fedloom_flower.cli.deploy import _format_round
+from fedloom_flower.engine import read_score
 from fedloom_flower.folder import Folder
 from fedloom_flower.message import Measured
-from fedloom_flower.scores import read_score
 
 pytest.importorskip("torchmetrics", reason="the extra metrics is not installed")
 

@@ -45,11 +45,11 @@ from fedloom.report.clients import attendance
 from fedloom.storage.run_directory import RunDirectory
 from fedloom_flower import message_exchange as exchange_module
 from fedloom_flower.agreement import read_agreement
+from fedloom_flower.engine import read_score
 from fedloom_flower.folder import write_secret
 from fedloom_flower.local_socket import join_blocks
 from fedloom_flower.message import ANSWER, Measured, Refusal, Site, Update, decode, encode
 from fedloom_flower.message_exchange import MessageExchange, Reply, UnreadableError
-from fedloom_flower.scores import read_score
 from fedloom_flower.server import experiment_at_server
 from fedloom_flower.sites import run_of, settings_of
 

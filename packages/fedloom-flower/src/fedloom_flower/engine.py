@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save
 
@@ -48,7 +49,6 @@ from .message import (
     encode,
 )
 from .message_exchange import Exchange, ask
-from .scores import read_score
 from .shapes import probe_of, question_of, read, refuse, refuse_at_server, trace_of
 
 _log = logging.getLogger(__name__)
@@ -399,3 +399,27 @@ def oldest_checkpoint(run: Path) -> int:
 def _last(task: TrainTask) -> dict[int, int]:
     """{client: the round of its last update that was taken}, -1 if there is none."""
     return {i: int(task.memories[i].last) if i in task.memories else -1 for i in task.cohort}
+
+
+def read_score(head: Measured, examples: int, metrics: Mapping[str, Any]) -> Score:
+    """A node's sums. examples: how many it has. Raises WireError for what these cannot be."""
+    if head.examples != examples:
+        raise WireError(f"it measured {head.examples} examples, and has {examples}")
+    if head.values.keys() != metrics.keys() or head.weights.keys() != metrics.keys():
+        raise WireError(f"it measured {', '.join(head.values)}, not {', '.join(metrics)}")
+    if head.bins and not _possible(head.bins, examples):
+        raise WireError("it measured a reliability curve that its examples cannot have")
+    score = Score(head.examples, head.loss, head.values, head.weights, {}, {}, head.bins)
+    try:
+        for name in metrics:
+            score.mean(name, metrics)
+    except (ArithmeticError, ValueError) as error:
+        raise WireError(f"it measured what no metric can be: {error}") from None
+    return score
+
+
+def _possible(bins: Sequence[Sequence[float]], examples: int) -> bool:
+    """Whether so many examples can have these bins: rows, sums of probabilities, second class."""
+    if len(bins) != 3 or sum(bins[0]) > examples:
+        return False
+    return all(max(p, second) <= rows for rows, p, second in zip(*bins, strict=True))

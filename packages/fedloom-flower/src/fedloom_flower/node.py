@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ from fedloom.engines.base import keep_memory, one_thread
 from fedloom.engines.client_results import Work
 from fedloom.engines.client_round import Client
 from fedloom.engines.extra_exchanges import answer_of, probe_of
+from fedloom.engines.scores import Score, is_whole, score_of
 from fedloom.engines.stages import Packing
 from fedloom.engines.summation import finite
 from fedloom.errors import ClientError, CompositionError, ConfigError, FedloomError, WireError
+from fedloom.evaluation import reliability
 from fedloom.evaluation.reliability import LEAST
 from fedloom.federation.federation import Federation
 from fedloom.plan import Plan
@@ -37,12 +40,22 @@ from fedloom.submodels.base import View
 from .downlink import LostError, read_compressed
 from .masked_rounds import ExpectedCohorts, MaskedAnswers
 from .masked_sums import Identity
-from .message import ASK, Ask, Refusal, Update, check_addressee, decode, disclosed, encode
+from .message import (
+    ASK,
+    Ask,
+    Measured,
+    Refusal,
+    Update,
+    check_addressee,
+    decode,
+    disclosed,
+    encode,
+)
 from .node_files import NodeAccount, NodeStates, note_measured
-from .scores import measure
 from .shapes import embedded, question_of, read, refuse, trace_of
 
 _log = logging.getLogger(__name__)
+_NOTHING = Score(0, 0.0, {}, {}, {}, {})
 Parts = dict[str, bytes]
 
 
@@ -182,7 +195,32 @@ class Node:
         download = self._client.download(self._client.views.whole, sent.msg, sent.buffers)
         if newest is not None:
             download = self._client.received(download, newest.state)
-        return encode(measure(self.plan, self.fed, self.net, download, ask, self._least), {})
+        return encode(self._sums_of_tests(ask, download), {})
+
+    def _sums_of_tests(self, ask: Ask, download: Download) -> Measured:
+        """The sums of a model over this node's test examples. A metric of a whole set counts as one
+        of all its examples, and as one of none where it is not defined.
+        """
+        data, metrics, score = self.fed.data, self.fed.metrics, _NOTHING
+        if data.test_inputs is not None and data.test_targets is not None:
+            self.net.load_buffers(download.buffers)
+            tests = [(data.test_inputs, data.test_targets)]
+            score = score_of(self.plan, self.fed, self.net, download.msg.x, tests)
+        for name in (k for k, metric in metrics.items() if is_whole(metric) and score.examples):
+            count = float(score.examples) if math.isfinite(score.values[name]) else 0.0
+            score.values[name] = score.values[name] * count if count else 0.0
+            score.weights[name] = count
+        if not all(map(math.isfinite, (score.loss, *score.values.values()))):
+            raise ClientError("what it measured on its test examples is not finite")
+        bins = reliability.binned(score, metrics, data.test_targets)
+        return Measured(
+            **ask.model_dump(include={"run", "what", "round", "client"}),
+            examples=score.examples,
+            loss=score.loss,
+            values=score.values,
+            weights=score.weights,
+            bins=reliability.disclosed(bins, self._least),
+        )
 
     def _model(self, parts: Parts, what: str) -> Rec:
         like = rec(msg=rec(x=self._like.x), buffers=self.net.init_buffers())
