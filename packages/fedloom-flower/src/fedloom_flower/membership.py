@@ -189,7 +189,7 @@ def _why(error: Exception) -> str:
 
 
 # ------------------------------------------------------------------------------ by the operator
-def add(fed: Folder, name: str, key: Path | None = None, examples: int | None = None) -> int:
+def add(fed: Folder, name: str, key: Path | None = None) -> int:
     """Add a site to a federation -> its number; its folder is made. key: the file of a public key
     that the site made itself. Raises ConfigError, CompositionError.
     """
@@ -211,7 +211,7 @@ def add(fed: Folder, name: str, key: Path | None = None, examples: int | None = 
     i, node = clients.population, fed.node_to_be(clients.population)
     make_folders(node)
     line = _line(key) if key is not None else make_node_key(node.secret("node"))
-    entry = Entry(name=name, key=line, examples=examples, added=True, key_made_here=key is None)
+    entry = Entry(name=name, key=line, added=True, key_made_here=key is None)
     clients = clients.model_copy(update={"client": [*clients.client, entry]})
     write_node(fed, i, resolve(fed.run_file, [], OwnFiles(fed)), settings, clients)
     write(fed.clients_file, clients.to_toml())

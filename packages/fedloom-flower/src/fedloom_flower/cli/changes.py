@@ -42,13 +42,12 @@ def sites_command() -> None:
 @FOLDER
 @click.argument("name")
 @_KEY
-@click.option("--examples", type=click.IntRange(1), help="How many it has, if that is known.")
-def add_command(fed: Path, name: str, key: Path | None, examples: int | None) -> None:
+def add_command(fed: Path, name: str, key: Path | None) -> None:
     """Add a site. It counts from the round after its node has joined."""
     from fedloom_flower.membership import add
 
     folder = folder_of(fed)
-    i = add(folder, name, key, examples)
+    i = add(folder, name, key)
     where = quote(str(folder.node(i).path))
     click.echo(f"client {i} is '{name}', {_TAKEN}")
     click.echo(f"  give {where} to the site, over a channel that nobody else can read; there:")
