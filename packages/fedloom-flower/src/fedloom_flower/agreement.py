@@ -150,7 +150,7 @@ def site_of(data: FederatedData, question: Head) -> Site:
     one, targets, tests = data.ready(data.inputs[:1]), data.targets, data.test_inputs
     numbers = targets.is_floating_point()
     kind = "numbers" if numbers else "labels" if targets.ndim == 1 else "tokens"
-    fields: dict[str, Any] = question.model_dump(include={"run", "what", "round", "client"})
+    fields: dict[str, Any] = question.about
     fields |= {"type": str(one.dtype).removeprefix("torch."), "targets": kind}
     fields |= {"examples": len(data.inputs), "tests": 0 if tests is None else len(tests)}
     fields |= {"shape": list(one.shape[1:]), "target_shape": list(targets.shape[1:])}

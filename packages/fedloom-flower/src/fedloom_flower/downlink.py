@@ -13,7 +13,8 @@ from fedloom.core.net import Net
 from fedloom.core.vector import Rec, rec
 from fedloom.errors import WireError
 
-Parts = dict[str, bytes]
+from .message import Parts
+
 _MOST = 200  # messages of a field: each has a name in the header
 
 

@@ -43,6 +43,7 @@ from .message import (
     Head,
     Measured,
     MissingError,
+    Parts,
     Update,
     What,
     answer_to,
@@ -53,7 +54,6 @@ from .shapes import probe_of, question_of, read, refuse, refuse_at_server, trace
 
 _log = logging.getLogger(__name__)
 
-Parts = dict[str, bytes]
 _STARTS = 20  # bits of an attempt below the number of its start
 _BARE = ("keys", "unmask")  # exchanges without a broadcast
 

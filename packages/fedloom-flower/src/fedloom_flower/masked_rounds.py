@@ -31,13 +31,12 @@ from .masked_sums import (
     new_session,
     session_of,
 )
-from .message import Ask, Blocks, MissingError, Update, What, encode
+from .message import Ask, Blocks, MissingError, Parts, Update, What, encode
 from .node_files import RunRecord
 
 if TYPE_CHECKING:
     from .engine import FederationEngine
 
-Parts = dict[str, bytes]
 Take = Callable[[int, bytes], None]  # a client, and what it sent
 
 
@@ -246,7 +245,7 @@ class MaskedAnswers:
         if self._cohorts is not None:
             self._cohorts.check(session.members, ask.round)
         self._sum = ask.round, session, MaskingClient(session, self._i, self._identity)
-        return _encode_masks(ask, self._sum[2].keys())
+        return encode(Blocks(**ask.about), {"masks": self._sum[2].keys()})
 
     def take_keys(self, ask: Ask, parts: Parts) -> bytes:
         """Take the others' keys out of a round's message. Raises WireError."""
@@ -276,7 +275,7 @@ class MaskedAnswers:
             )
         shares = member.unmask(flags)
         self._record(ask, model, clients)
-        return _encode_masks(ask, shares)
+        return encode(Blocks(**ask.about), {"masks": shares})
 
     def _record(self, ask: Ask, model: str = "", clients: str = "") -> None:
         self._read_unmasked(ask.run).write(self._file, model, clients, ask.round)
@@ -297,12 +296,6 @@ def _block(parts: Parts) -> bytes:
     return parts.pop("masks", b"")
 
 
-def _encode_masks(ask: Ask, raw: bytes) -> bytes:
-    head = Blocks(run=ask.run, what=ask.what, round=ask.round, client=ask.client)
-    return encode(head, {"masks": raw})
-
-
-# -------------------------------------------------------------------------------------- at both
 def summed_like(up: Rec, sent: Download) -> Rec:
     """The fields of a sum, in integers. up: of an update (d,)."""
     record, buffers = sent.wire.take(sent.view.take(up)), sent.travelling(sent.buffers)

@@ -14,7 +14,7 @@ import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -27,6 +27,7 @@ _MAGIC = b"FEDLOOM2"
 _LENGTH = struct.Struct("<I")
 _LONGEST = 1 << 16  # of a header, in bytes
 _COUNT = 1 << 53
+Parts = dict[str, bytes]  # the blocks of a message by name
 
 Count = Annotated[int, Field(ge=0, le=_COUNT)]
 Round = Annotated[int, Field(ge=-1, le=_COUNT)]  # a round, or -1 for before the first one
@@ -78,9 +79,9 @@ class Head(BaseModel):
     parts: dict[Name, Count] = Field(default={}, max_length=1000)
 
     @property
-    def key(self) -> tuple[str, str, int, int]:
+    def about(self) -> dict[str, Any]:
         """What an answer shares with its question."""
-        return self.run, self.what, self.round, self.client
+        return {"run": self.run, "what": self.what, "round": self.round, "client": self.client}
 
 
 class Ask(Head):
@@ -247,7 +248,7 @@ def answer_to(question: Head, raw: bytes | None, *kinds: type[A]) -> tuple[A, di
     head, parts = decode(ANSWER, raw)
     if isinstance(head, Refusal) and head.run.partition("@")[0] == question.run.partition("@")[0]:
         head = head.model_copy(update={"run": question.run})  # of a node with other settings
-    if head.key != question.key:
+    if head.about != question.about:
         same_client = (head.run, head.client) == (question.run, question.client)
         kind = LateError if same_client and head.round < question.round else WireError
         raise kind(

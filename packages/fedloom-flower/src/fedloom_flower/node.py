@@ -44,6 +44,7 @@ from .message import (
     ASK,
     Ask,
     Measured,
+    Parts,
     Refusal,
     Update,
     check_addressee,
@@ -56,7 +57,6 @@ from .shapes import embedded, question_of, read, refuse, trace_of
 
 _log = logging.getLogger(__name__)
 _NOTHING = Score(0, 0.0, {}, {}, {}, {})
-Parts = dict[str, bytes]
 
 
 class Node:
@@ -214,7 +214,7 @@ class Node:
             raise ClientError("what it measured on its test examples is not finite")
         bins = reliability.binned(score, metrics, data.test_targets)
         return Measured(
-            **ask.model_dump(include={"run", "what", "round", "client"}),
+            **ask.about,
             examples=score.examples,
             loss=score.loss,
             values=score.values,

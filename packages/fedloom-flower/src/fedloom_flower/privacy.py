@@ -19,7 +19,6 @@ from fedloom.aggregation.discrete_gaussian import DiscreteGaussian, Words
 from fedloom.aggregation.privacy import DifferentialPrivacy
 from fedloom.errors import ConfigError
 from fedloom.experiment.experiment import Experiment
-from fedloom.federation.federation import Federation
 from fedloom.federation.private_examples import ExamplePrivacy, Normals
 from fedloom.federation.sampling import ClientSampler
 from fedloom.storage import world
@@ -72,19 +71,15 @@ class SystemExamples(ExamplePrivacy):
 
 
 def at_node(run: Experiment) -> Experiment:
-    """A node's run with the system's noise, if its aggregation has noise of clients."""
-    aggregation = run._aggregation
-    if not isinstance(aggregation, DiscreteGaussian):
-        return run
-    return dataclasses.replace(run, aggregation=_convert(SystemDiscreteGaussian, aggregation))
-
-
-def with_system_draws(fed: Federation) -> Federation:
-    """A node's federation with the system's draws, if it has local.dp."""
-    if fed.local.dp is None:
-        return fed
-    local = dataclasses.replace(fed.local, dp=_convert(SystemExamples, fed.local.dp))
-    return dataclasses.replace(fed, local=local)
+    """A node's run with the system's draws, if it has local.dp or its aggregation noise of
+    clients.
+    """
+    if isinstance(aggregation := run._aggregation, DiscreteGaussian):
+        run = dataclasses.replace(run, aggregation=_convert(SystemDiscreteGaussian, aggregation))
+    if run.local.dp is not None:
+        local = dataclasses.replace(run.local, dp=_convert(SystemExamples, run.local.dp))
+        run = dataclasses.replace(run, local=local)
+    return run
 
 
 def _convert(kind: type[P], part: Any) -> P:

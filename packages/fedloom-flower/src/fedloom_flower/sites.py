@@ -55,7 +55,7 @@ from .message import (
 )
 from .node import Node
 from .own_files import OwnFiles
-from .privacy import at_node, with_system_draws
+from .privacy import at_node
 from .site_data import at_client, data_of, load_data, read_site
 from .telling import (
     Preparation,
@@ -297,7 +297,7 @@ class ClientSite:
         loop = experiment.build()
         if notice := evaluation(self.settings.evaluate, experiment.rounds):
             _log.warning("client %d: %s", self.client, notice)
-        parts, identity = (loop.plan, with_system_draws(loop.fed), loop.net), None
+        parts, identity = (loop.plan, loop.fed, loop.net), None
         if loop.plan.aggregation.masked:
             count, keys = len(agreement.examples), self._clients.population
             if count != keys:
@@ -410,7 +410,6 @@ class ClientSite:
         check_addressee(ask, described_run(self.settings.run), self.client)
         if self._site_file is None:
             raise WireError("this node was started without a site's file; give it --data mine.toml")
-        header = ask.model_dump(include={"run", "what", "round", "client"})
         try:
             description = self.describe()
             if description != read_consent(self._fed):
@@ -420,13 +419,13 @@ class ClientSite:
                 )
             if ask.what == "describe":
                 parts = {"description": description.model_dump_json().encode()}
-                return encode(Blocks(**header), parts)
+                return encode(Blocks(**ask.about), parts)
             preparation = from_json(Preparation, parts.get("preparation", b""), "preparation")
             self._prepare(preparation, description)
         except (ConfigError, DataError) as error:
             _log.error("client %d: %s", self.client, error)
             raise WireError("its table cannot be used: its node's own output says why") from None
-        return encode(Blocks(**header), {})
+        return encode(Blocks(**ask.about), {})
 
     def _prepare(self, preparation: Preparation, description: Description) -> None:
         """Keep rules in run.toml, once it is known that this site's table fits them."""
