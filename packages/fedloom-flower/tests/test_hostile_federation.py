@@ -21,6 +21,7 @@ from federations.places import (
     Here,
     asking,
     digits,
+    everybody,
     folder,
     rows_of,
     said_by,
@@ -254,8 +255,8 @@ def private(path, *changes, **settings):
 @pytest.mark.usefixtures("accounts_at_hand")
 def test_a_private_runs_cohorts_are_drawn_from_a_secret_of_its_own(tmp_path):
     changes = "data.clients=8", "cohort=0.5"
-    agreed = lambda fed: read_agreement(fed.agreement_file)
-    begun = lambda fed: experiment_at_server(fed, lambda *_: {}, agreed(fed))
+    all_of = lambda fed: everybody(lambda *_: {}, read_agreement(fed.agreement_file))
+    begun = lambda fed: experiment_at_server(fed, all_of(fed))
     cohorts = lambda made: [made._cohorts.of(t) for t in range(8)]
     drawn, feds = [], [private(tmp_path / str(k), *changes) for k in range(2)]
     for fed in (feds[0], feds[0], feds[1]):  # the first one twice: two runs, one after the other

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from federations.nodes import Nodes, deployed, simulated, states_are
-from federations.places import SECURE, SMALL, Here, folder
+from federations.places import SECURE, SMALL, Here, everybody, folder
 from fedloom import Checkpoint, Local
 from fedloom.aggregation import DiscreteGaussian, IntegerRing
 from fedloom.aggregation.mask_graph import Needed
@@ -384,7 +384,7 @@ def test_settings_that_would_tell_more_are_refused(words, given, why, tmp_path):
     config = resolve("digits", [*SMALL, *SECURE, *words])
     fed = folder(tmp_path, config, [400] * (5 if words[1:] else 3), **given)
     with pytest.raises(CompositionError, match=why):
-        experiment_at_server(fed, None, agreement_on(config.data()))
+        experiment_at_server(fed, everybody(None, agreement_on(config.data())))
     if words == ["checkpoint.every_rounds=2"]:  # and no folder is made that waits for its nodes
         with pytest.raises(CompositionError, match=why):
             make_folder(config, tmp_path / "new", None, {})

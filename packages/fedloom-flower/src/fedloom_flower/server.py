@@ -45,7 +45,7 @@ def serve(fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> Res
     members.begin(join_sites(fed, members.clients, members.exchange))
     while True:
         try:
-            experiment = experiment_at_server(fed, members.exchange, members.agreement, members)
+            experiment = experiment_at_server(fed, members)
             return experiment.run(fed.run, go_on=True)
         except ChangedError as change:
             _log.warning("%s", change)
@@ -159,18 +159,12 @@ def descriptions(fed: Folder) -> dict[str, Description]:
         ) from None
 
 
-def experiment_at_server(
-    fed: Folder,
-    exchange: Exchange,
-    agreement: Agreement,
-    members: Membership | None = None,
-) -> Experiment:
-    """The run, with its engine. members: who takes part now, None: all. Raises ConfigError,
-    DataError, CompositionError.
+def experiment_at_server(fed: Folder, members: Membership) -> Experiment:
+    """The run of those who take part now, with its engine. Raises ConfigError, DataError,
+    CompositionError.
     """
-    settings = fed.settings()
+    settings, agreement, absent = fed.settings(), members.agreement, members.absent
     experiment, updates = _with_spares(at_server(fed, agreement), settings.over_selection)
-    absent = frozenset[int]() if members is None else members.absent
     most = experiment._cohorts.largest if updates is None else updates
     most = min(most, experiment.data.population - len(absent))
     if settings.min_updates > most:
@@ -182,7 +176,7 @@ def experiment_at_server(
     if settings.evaluate == "nodes":
         tests = [0 if i in absent else count for i, count in enumerate(agreement.tests)]
     engine = FederationEngine(
-        exchange,
+        members.exchange,
         settings.deadline,
         run_of(fed, settings_of(fed)),
         functools.partial(oldest_checkpoint, fed.run),
@@ -196,8 +190,8 @@ def experiment_at_server(
     )
 
     def on_round(row: Mapping[str, Any]) -> None:
-        _write_down(fed, engine, row, {} if members is None else members.columns())
-        if members is not None and row["round"] < experiment.rounds:
+        _write_down(fed, engine, row, members.columns())
+        if row["round"] < experiment.rounds:
             members.look()
 
     # a hostile client would end a run that stops at numbers which are not finite
@@ -224,7 +218,7 @@ def _write_down(
     fed: Folder,
     engine: FederationEngine,
     row: Mapping[str, Any],
-    columns: Mapping[str, Any] | None = None,
+    columns: Mapping[str, Any],
 ) -> None:
     """Write who was asked in a round, who answered, and why others did not count. A round that was
     repeated after a restart has several lines, of which the last counts. columns: of Membership.
@@ -238,7 +232,7 @@ def _write_down(
         )
         answered = [i for i in line["answered"] if i not in left]
         line = {**line, "answered": answered, "refused": line["refused"] | why}
-    line = {**line, **(columns or {})}
+    line = {**line, **columns}
     path = fed.attendance(engine.private)
     append_line(path, json.dumps(line), owned if engine.private else None)
 

@@ -255,7 +255,7 @@ class Simulation:
 
         def on_round(row: dict[str, Any]) -> None:
             rounds.append(row["round"])
-            _write_down(fed, engine, row)
+            _write_down(fed, engine, row, {})
 
         saving = Checkpoint(self.kind.often or 1 + self.faults.seed // 5 % 2, every_seconds=None)
         experiment = self.kind.make(on_round=on_round, checkpoint=saving)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import numpy as np
 import torch
 from click.testing import CliRunner
@@ -136,6 +138,13 @@ def predicted(model, data):
     """Probabilities and classes of a site's test rows."""
     with torch.no_grad():
         return model.eval()(data.test_inputs).softmax(1), data.test_targets
+
+
+def everybody(exchange, agreement):
+    """All clients take part, as a server's Membership says it."""
+    return types.SimpleNamespace(
+        exchange=exchange, agreement=agreement, absent=frozenset(), columns=dict, look=lambda: None
+    )
 
 
 def typed(*words, code=0, **more):
