@@ -92,7 +92,7 @@ def test_the_command_is_found():
 def test_what_runs_beside_a_federations_rounds_does_without_torch():
     """Its 200 MiB are for the processes that compute."""
     names = ["programs", "children", "clients", "certificates", "folder"]
-    names += ["flower_app.executor", "flower_app.client", "flower_app.gate"] * FLOWER
+    names += ["flower_app.executor", "flower_app.records", "flower_app.gate"] * FLOWER
     modules = ", ".join(f"fedloom_flower.{name}" for name in names)
     code = f"import sys, {modules}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], env=environment(), check=True)

@@ -39,6 +39,7 @@ from fedloom_flower.certificates import make_authority
 from fedloom_flower.children import Children
 from fedloom_flower.flower_app import executor
 from fedloom_flower.flower_app.executor import NAME
+from fedloom_flower.flower_app.records import raw
 from fedloom_flower.folder import Folder
 from fedloom_flower.new import make
 from fedloom_flower.programs import node
@@ -161,7 +162,7 @@ def test_an_app_that_the_server_sends_is_not_run(monkeypatch):
     """What Flower hands over beside the message is touched by nothing: here it has no attribute."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 7, 1
     sent = Message(RecordDict(), 7, MessageType.TRAIN)
-    task = (sent, types.SimpleNamespace(node_id=7), object(), object())
+    task = (sent, types.SimpleNamespace(node_id=7, node_config={"socket": "s"}), object(), object())
     monkeypatch.setattr(run_clientapp, "pull_task_input", lambda node: task)
     pushed, ended = [], []
     monkeypatch.setattr(run_clientapp, "push_message", lambda node, *more: pushed.append(more))
@@ -170,13 +171,17 @@ def test_an_app_that_the_server_sends_is_not_run(monkeypatch):
     monkeypatch.setattr(heartbeat.HeartbeatSender, "stop", lambda self: None)
     with warnings.catch_warnings(action="ignore"):
         authority = Path(certifi.where()).read_bytes()
-    executor._answer(lambda message, context: ("own", message), "127.0.0.1:9", authority, "token")
-    assert pushed == [(("own", sent), task[1])] and ended == [(task[1], "completed", "")]
+    monkeypatch.setattr(executor, "ask_node", lambda socket, raw: socket.encode() + b": " + raw)
+    executor._answer("127.0.0.1:9", authority, "token")
+    ((reply, context),), (end,) = pushed, ended
+    assert raw(reply.content) == b"s: " and context is task[1]
+    assert end == (task[1], "completed", "")
 
-    def fails(message, context):
-        raise ValueError("of the app")
+    def fails(socket, raw):
+        raise ValueError("of the node")
 
-    executor._answer(fails, "127.0.0.1:9", authority, "token")
+    monkeypatch.setattr(executor, "ask_node", fails)
+    executor._answer("127.0.0.1:9", authority, "token")
     (reply, _), (_, status, why) = pushed[1], ended[1]
-    assert reply.has_error() and reply.error.reason == why == "ValueError: of the app"
+    assert reply.has_error() and reply.error.reason == why == "ValueError: of the node"
     assert status == "failed"

@@ -36,8 +36,8 @@ from fedloom_flower.certificates import make_node_key
 from fedloom_flower.children import FlowerError
 from fedloom_flower.clients import Entry, read_clients
 from fedloom_flower.flower_app import gate, server
-from fedloom_flower.flower_app.client import content, raw
 from fedloom_flower.flower_app.gate import Listener
+from fedloom_flower.flower_app.records import content, raw
 from fedloom_flower.new import make
 from support.ranks import free_port
 

@@ -4,8 +4,8 @@ for a run.
 Flower's own executor needs no secret to be given a task, and puts the task's token on a command
 line, which every account of the machine can read. This one proves who it is, takes Flower's program
 by its certificate alone, and hands the token on in memory or as an open file without a name. A
-node's fork has Flower's imports, which take 2.3 s of a core in a new process, and answers with
-fedloom's own app: the one that a server sends is neither written to the disk nor imported.
+node's fork has Flower's imports, which take 2.3 s of a core in a new process, and hands the message
+to the node: the app that a server sends is neither written to the disk nor imported.
 
 python -m fedloom_flower.flower_app.executor node|server ADDRESS SECRET CERTIFICATE
 """
@@ -28,6 +28,7 @@ from typing import Any
 
 from fedloom.core.child_processes import ended_with_parent
 
+from ..local_socket import ask_node
 from .superlink import authorization
 
 NAME = "flwr-clientapp"
@@ -58,13 +59,14 @@ def serve_node(address: str, secret: Path, certificate: Path) -> None:
     """Fork a process for each task of the SuperNode at an address. secret: what both know;
     certificate: the SuperNode's authority.
     """
+    # what an answer needs: forks need not import it then
     import flwr.supercore.heartbeat
     import flwr.supercore.retry
-    import flwr.supernode.runtime.run_clientapp  # noqa: F401  forks then need not import these
+    import flwr.supernode.runtime.run_clientapp  # noqa: F401
     from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
     from flwr.supercore.runtime import RuntimeHttpClient
 
-    from .client import app
+    from . import records  # noqa: F401
 
     signing = SuperExecAuthHttpInterceptor(
         master_secret=secret.read_bytes(), protected_methods=[_ACQUIRE]
@@ -73,7 +75,7 @@ def serve_node(address: str, secret: Path, certificate: Path) -> None:
     node = RuntimeHttpClient.from_server_address(address, False, trusted, [signing])
     fork, ends = multiprocessing.get_context("fork"), ended_with_parent(signal.SIGKILL)
     for token in _tasks(node, NAME):
-        arguments = ends, app, address, trusted, token
+        arguments = ends, address, trusted, token
         fork.Process(target=_begin_answer, args=arguments, daemon=True).start()
 
 
@@ -124,8 +126,8 @@ def _begin_answer(ends: Callable[[], None], *arguments: Any) -> None:
     _answer(*arguments)
 
 
-def _answer(app: Any, address: str, certificate: bytes, token: str) -> None:
-    """Answer the message of a task with an app of this machine."""
+def _answer(address: str, certificate: bytes, token: str) -> None:
+    """Have the node's own process, which stays, answer the message of a task."""
     from flwr.app import Error, Message
     from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
     from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
@@ -136,6 +138,8 @@ def _answer(app: Any, address: str, certificate: bytes, token: str) -> None:
         push_message,
         push_task_output,
     )
+
+    from .records import content, raw
 
     node = RuntimeHttpClient.from_server_address(
         address,
@@ -149,8 +153,9 @@ def _answer(app: Any, address: str, certificate: bytes, token: str) -> None:
     message, context, _, _ = pull_task_input(node)  # the last is the app that was sent: not used
     status, why = "completed", ""
     try:
-        reply = app(message, context)
-    except Exception as error:  # whatever the app raises is the answer: the server waits for one
+        answer = ask_node(str(context.node_config["socket"]), raw(message.content))
+        reply = Message(content(answer), reply_to=message)
+    except Exception as error:  # whatever went wrong is the answer: the server waits for one
         traceback.print_exc()
         status, why = "failed", f"{type(error).__name__}: {error}"
         reply = Message(Error(_RAISED, why), reply_to=message)

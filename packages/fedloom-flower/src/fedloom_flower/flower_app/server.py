@@ -15,7 +15,7 @@ from ..clients import Clients
 from ..folder import Folder
 from ..message_exchange import MessageExchange, Reply, UnreadableError
 from ..server import describe, serve
-from .client import content, raw
+from .records import content, raw
 
 app = ServerApp()
 

@@ -1,16 +1,12 @@
-"""Flower's client app at a node, which hands each message to the node's process, which stays; and
-bytes as Flower's records.
-"""
+"""Bytes as Flower's records, and back."""
 
 from __future__ import annotations
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from ..local_socket import ask_node, blocks, join_blocks
+from ..local_socket import blocks, join_blocks
 
 _SMALL = 1 << 20  # bytes
-app = ClientApp()
 
 
 def content(raw: bytes) -> RecordDict:
@@ -35,11 +31,3 @@ def raw(content: RecordDict) -> bytes:
         return join_blocks([arrays[name].data for name in sorted(arrays)])
     except (KeyError, TypeError, ValueError, AttributeError):
         return b""
-
-
-def _answer(message: Message, context: Context) -> Message:
-    answer = ask_node(str(context.node_config["socket"]), raw(message.content))
-    return Message(content(answer), reply_to=message)
-
-
-app.train()(_answer)
