@@ -95,7 +95,6 @@ def _write(
 
 
 def _usage(*usages: str) -> Any:
-    """What a certificate's key may be used for."""
     first = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment")
     more = ("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only")
     names = (*first, *more)

@@ -142,7 +142,6 @@ class Nodes:
 
 
 def _run(experiment: Experiment, engine: Serial | FederationEngine, rounds: int) -> Run:
-    """A loop after some rounds."""
     experiment.engine = engine
     loop = experiment.build()
     try:

@@ -1,7 +1,5 @@
-"""The registry of clients: who the clients of a federation are, and what is known of each.
-
-A node is the client whose public key stands here, whatever it says itself. Weights come from the
-numbers of examples here.
+"""The registry of clients: a node is the client whose public key stands here, whatever it says
+itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Compressed broadcasts at both halves: the messages that the server keeps, and a node's reading.
-
-A client that took part before gets the messages that it has missed, or what all clients hold,
-whichever is smaller; a new one gets that: see compression/downlink.py, whose bill this is.
+"""Compressed broadcasts at both halves, see compression/downlink.py, whose bill this is: the
+messages that the server keeps, and a node's reading of those that it missed.
 """
 
 from __future__ import annotations

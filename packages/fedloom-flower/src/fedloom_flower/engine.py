@@ -1,8 +1,6 @@
-"""The server's half of a round, as an engine: its clients are elsewhere, bytes go and come.
-
-Of an update the server takes the fields whose shapes it knows, and the loss. Weight, steps and
-rates come from the federation and the configuration, whatever a client says; only a method with
-Trait.WEIGHS_ITSELF takes the weight from the update.
+"""The server's half of a round, as an engine. Of an update it takes fields whose shapes it knows,
+and the loss; weight, steps and rates are the configuration's, whatever a client says, but for the
+weight of a method with Trait.WEIGHS_ITSELF.
 """
 
 from __future__ import annotations

@@ -287,7 +287,6 @@ class UnmaskingServer:
         return _KEY * len(self._near(client))
 
     def _near(self, client: int) -> list[int]:
-        """Of whom it has shares."""
         return [i for i in self._session.hoods[client] if i in self._keys]
 
     def take_keys(self, client: int, raw: bytes) -> None:
@@ -372,7 +371,6 @@ def _combine(shares: Mapping[int, bytes]) -> bytes:
 
 
 def _derived(secret: bytes, salt: bytes, info: bytes) -> bytes:
-    """A key of 32 bytes."""
     return HKDF(algorithm=hashes.SHA256(), length=_KEY, salt=salt, info=info).derive(secret)
 
 
@@ -415,7 +413,6 @@ def _point(key: ec.EllipticCurvePublicKey) -> bytes:
 
 
 def _public_size() -> int:
-    """Bytes of a member's public keys."""
     return _KEY + 1 + CURVE.key_size // 8
 
 

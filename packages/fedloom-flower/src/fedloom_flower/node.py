@@ -1,7 +1,5 @@
 """A client's half of a round: a message in, a message out, its client state in a folder of its own.
-
-The same message gives the same answer, for all that is random comes from seed, client and round,
-but with local.dp. So a message may be sent again at any time.
+The same message gives the same answer, but with local.dp, so that it may be sent again.
 """
 
 from __future__ import annotations

@@ -72,7 +72,6 @@ class NodeStates:
         write_tensors(self._path(round), tensors, metadata)
 
     def _rounds(self) -> list[int]:
-        """The rounds of all versions, rising."""
         paths = self.folder.glob("*.safetensors")
         return sorted(int(p.stem) for p in paths if ROUND.fullmatch(p.stem))
 

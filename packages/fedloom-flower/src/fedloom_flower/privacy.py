@@ -83,7 +83,6 @@ def at_node(run: Experiment) -> Experiment:
 
 
 def _convert(kind: type[P], part: Any) -> P:
-    """Another kind of the same part."""
     return kind(**{f.name: getattr(part, f.name) for f in dataclasses.fields(part)})
 
 

@@ -154,7 +154,6 @@ def check_free(name: str, port: int) -> None:
 
 
 def _free_port() -> int:
-    """A port that nobody uses."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

@@ -410,7 +410,6 @@ def _agreement_line(fed: Folder) -> list[str]:
 
 
 def _format_round(row: dict[str, Any], fed: Folder) -> str:
-    """A round in one line."""
     from fedloom.evaluation.declared import OF_SITES
     from fedloom.storage.seal import Seal
 

@@ -4,11 +4,8 @@ Flower serves nodes, commands and the server's own process at one port, and asks
 are: any account of the machine could start a run, whose code runs as the operator, or take the task
 of the operator's run. Here the port that the network reaches answers the requests of nodes alone
 (gate.py). The local one answers two kinds of requests: those for which Flower itself asks for a
-task's token, and those that carry the operator's token of this start.
-
-python -m fedloom_flower.flower_app.superlink FOLDER
-
-FLWR_DATABASE in the environment names the database.
+task's token, and those that carry the operator's token of this start. FLWR_DATABASE in the
+environment names the database.
 """
 
 from __future__ import annotations
