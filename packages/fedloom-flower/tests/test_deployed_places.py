@@ -84,6 +84,10 @@ def test_a_server_with_tests_of_its_own_equals_the_simulation(tmp_path):
     ours, alone = Here(fed).serve(), simulated(fed)
     assert 'label = "SCAFFOLD, deployed"' in (fed.run / "config.toml").read_text()
     assert same(ours.state, alone.state) and timeless(ours.history) == timeless(alone.history)
+    text = fed.clients_file.read_text()
+    fed.clients_file.write_text(text.replace("examples = 480", "examples = 500"))
+    with pytest.raises(DataError, match=r"client 0 says that it has 480 .* clients\.toml 500; ask"):
+        Here(fed).serve()
 
 
 def test_a_servers_own_tests_have_the_agreed_scale(tmp_path):

@@ -56,18 +56,14 @@ def join_sites(fed: Folder, clients: Clients, exchange: MessageExchange) -> Agre
     if one does not answer, or differs, or if nodes shall measure and none has test rows.
     """
     if (before := read_agreement(fed.agreement_file)) is not None:
+        _check_registry(clients, before)
         return before
     settings, run = fed.settings(), run_of(fed, settings_of(fed))
     answers = ask_sites(settings, clients, exchange, run, "join", {}, Site)
     sites = {i: site for i, (site, _) in answers.items()}
     sums = {i: parts.get("sums", b"") for i, (_, parts) in answers.items() if settings.standardise}
     agreement = agree(sites, clients.population, sums)
-    for i, entry in clients.members.items():
-        if entry.examples not in (None, agreement.examples[i]):
-            raise DataError(
-                f"client {i} says that it has {agreement.examples[i]} training examples, and "
-                f"clients.toml {entry.examples}; ask its site, then correct that file"
-            )
+    _check_registry(clients, agreement)
     if settings.evaluate == "nodes" and not any(agreement.tests):
         raise DataError(
             "no site has test rows, so no node can measure the model (federation.evaluate = "
@@ -78,6 +74,16 @@ def join_sites(fed: Folder, clients: Clients, exchange: MessageExchange) -> Agre
     ask_sites(settings, clients, exchange, run, "agree", parts, Site)
     write(fed.agreement_file, agreement.model_dump_json() + "\n")
     return agreement
+
+
+def _check_registry(clients: Clients, agreement: Agreement) -> None:
+    """Raise DataError for a client with another number of examples than the registry has."""
+    for i, count in enumerate(agreement.examples):
+        if count and clients.client[i].examples not in (None, count):
+            raise DataError(
+                f"client {i} says that it has {count} training examples, and clients.toml "
+                f"{clients.client[i].examples}; ask its site, then correct that file"
+            )
 
 
 def ask_sites(
