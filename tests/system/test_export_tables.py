@@ -355,7 +355,7 @@ def test_a_site_exports_the_model_that_it_uses(words, own, more, run, fedloom):
     for i, site in enumerate(SITES):
         steps(models[i], config.data().client(i), more)
         which = site if i else "0"  # by name or number
-        text = fedloom("export", "a", "--client", which, "--format", "safetensors").output
+        text = fedloom("export", "a", "--client", which, "--weights").output
         folder = Path(f"a/export-{site}")
         weights = load_file(folder / "weights.safetensors")
         for name, want in models[i].state_dict().items():

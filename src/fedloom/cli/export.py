@@ -20,24 +20,15 @@ if TYPE_CHECKING:
     from fedloom.config import Config
     from fedloom.report import Run
 
-_SUFFIX = {"safetensors": ".safetensors", "state_dict": ".pt"}
-_WEIGHTS, _MASK = "weights", "mask"
+_WEIGHTS, _MASK = "weights.safetensors", "mask.safetensors"
 # what an export may hold; an earlier one is taken away before another is written
-_FILES = (
-    *("model.pt2", "predict.py", "cells.py", "about.json", "README.md", "test.npz"),
-    *(f"{name}{end}" for name in (_WEIGHTS, _MASK) for end in _SUFFIX.values()),
-)
+_FILES = ("model.pt2", "predict.py", "cells.py", "about.json", "README.md", "test.npz")
 
 
 @click.command("export", short_help="Write a run's model into a folder, with a script to use it.")
 @click.argument("run", type=PATH)
 @click.option("--out", type=PATH, help="The folder.  [default: RUN/export]")
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(list(_SUFFIX)),
-    help="Also write the weights by name, in a file of this kind, for other uses.",
-)
+@click.option("--weights", "by_name", is_flag=True, help=f"Also write {_WEIGHTS}, by name.")
 @click.option(
     "--capacity",
     metavar="SHARE",
@@ -53,7 +44,7 @@ _FILES = (
 def export_command(
     run: Path,
     out: Path | None,
-    kind: str | None,
+    by_name: bool,
     capacity: str | None,
     client: str | None,
     best: bool,
@@ -94,14 +85,14 @@ def export_command(
         weights = network.weights_of(module)
     facts = collect_facts(loaded, config, round, fraction, weights, number)
     note = note or f"{sum(v.numel() for v in weights.values()):,} numbers, round {round}"
-    site, end = facts.record["client"], _SUFFIX[kind or "safetensors"]
+    site = facts.record["client"]
     out = _emptied(out or run / _folder(fraction, site))
     click.echo(f"{site}'s own model: {note}" if site else note)
     code = network.write_script(out, module, facts)
-    if kind or facts.record["torch"] is None:  # else they are in the network alone
-        network.write_weights(out / f"{_WEIGHTS}{end}", weights, "the weights by name")
+    if by_name or facts.record["torch"] is None:  # else they are in the network alone
+        network.write_weights(out / _WEIGHTS, weights, "the weights by name")
     if mask:
-        network.write_weights(out / f"{_MASK}{end}", mask, "which of them it holds")
+        network.write_weights(out / _MASK, mask, "which of them it holds")
     write_card(out / "README.md", loaded, facts)
     for line in facts.lacking():
         click.echo(line)
@@ -160,7 +151,7 @@ def _emptied(out: Path) -> Path:
             raise ConfigError(
                 f"--out '{out}' has files that are no export's, such as {old[-1]}; give a new name"
             )
-        for name in _FILES:
+        for name in (*_FILES, _WEIGHTS, _MASK):
             (out / name).unlink(missing_ok=True)
         out.mkdir(parents=True, exist_ok=True)
     except ConfigError:

@@ -19,7 +19,7 @@ from typing import Any
 import click
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedloom.cli import exported
@@ -36,7 +36,7 @@ from fedloom.server import rounds
 from fedloom.storage.atomic import write_out
 from fedloom.storage.client_state import ClientMemory
 from fedloom.storage.manifest import round_folders
-from fedloom.storage.records import disk_errors
+from fedloom.storage.records import write_tensors
 from fedloom.storage.run_directory import RunDirectory
 from fedloom.storage.seal import BEST, Seal
 
@@ -264,12 +264,5 @@ def _quiet() -> Iterator[None]:
 
 def write_weights(out: Path, weights: dict[str, Tensor], label: str) -> None:
     """Write tensors by name, and say so."""
-
-    def save(path: Path) -> None:
-        if out.suffix == ".safetensors":
-            with disk_errors():
-                save_file({k: v.contiguous() for k, v in weights.items()}, path)
-        else:
-            torch.save(weights, path)
-
-    click.echo(f"{write_out(out, save)}: {label}")
+    whole = {name: v.contiguous() for name, v in weights.items()}
+    click.echo(f"{write_out(out, lambda path: write_tensors(path, whole))}: {label}")
