@@ -278,6 +278,3 @@ def test_a_deployed_runs_seconds_are_those_that_passed(measured, tmp_path):
     labels = [picture.figure.axes[0].get_xlabel() for picture in drawn]
     assert any(label.startswith("wall time (") for label in labels)
     assert "it is all that passed, with waiting for nodes" in page_of(fed, tmp_path)
-    typed("export", fed.run)
-    card = (fed.run / "export/README.md").read_text()
-    assert re.search(r"\| time that passed, with waiting for nodes \| [\d.]+ m?s \|", card)

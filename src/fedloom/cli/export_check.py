@@ -30,7 +30,6 @@ from fedloom.evaluation.sizes import text
 from fedloom.report import Run
 from fedloom.report.charts import FEW_ROWS
 from fedloom.report.clients import attendance, names_of
-from fedloom.report.tables import human_seconds
 from fedloom.storage.atomic import write_out
 
 
@@ -308,7 +307,6 @@ def _save(npz: Path, inputs: Any, targets: Any) -> None:
 
 # ----------------------------------------------------------------------------------------- the card
 _SITES = 100  # more are counted, and not listed
-_LOCAL = ("epochs", "steps", "batch", "lr", "optimiser")  # settings of local work
 
 
 def write_card(out: Path, run: Run, facts: ExportFacts) -> None:
@@ -367,25 +365,9 @@ def _data(run: Run, record: Mapping[str, Any]) -> str:
 
 
 def _method(run: Run, record: Mapping[str, Any]) -> str:
-    local = {k: v for k, v in (run.config.get("local") or {}).items() if k in _LOCAL}
-    rows = {
-        "model": f"{_name(run, 'model')}, {run.summary.get('parameters', 'unknown')} parameters",
-        "private layers": str((run.config.get("private") or {}).get("name", "")),
-        "cohort": str(run.config.get("cohort", "")),
-        "rounds": f"{record['round']} of {run.planned}",
-        "seed": str(run.seed),
-        "time that passed, with waiting for nodes": _passed(run),
-        "local work": ", ".join(f"{k} {v}" for k, v in local.items() if v is not None),
-    }
-    return f"{run.label}. All settings are in the run's `config.toml`.\n\n" + _table(
-        ["setting", "value"], [[key, value] for key, value in rows.items() if value]
-    )
-
-
-def _passed(run: Run) -> str:
-    """How long a deployed run took; nothing of others, whose time says nothing of a use."""
-    seconds = float(run.seconds[-1]) if run.deployed and run.rounds.size else 0.0
-    return human_seconds(seconds) if seconds else ""
+    model = f"{_name(run, 'model')} with {run.summary.get('parameters', 'unknown')} parameters"
+    rounds = f"round {record['round']} of {run.planned}, seed {run.seed}"
+    return f"{run.label}, {model}, {rounds}. All settings are in the run's `config.toml`."
 
 
 def _measured(run: Run, record: Mapping[str, Any]) -> str:
