@@ -14,7 +14,6 @@ from ..core.net import Net
 from ..core.rng import generator
 from ..core.vector import Rec, rec
 from ..data import FederatedData, from_clients
-from ..engines.alone import check_value
 from ..engines.author_rules import FIELDS, same_fields
 from ..errors import AuthorError
 from ..federation.federation import Federation
@@ -47,7 +46,6 @@ class ObjectiveContract(Contract):
             Check("shape of the loss", self.shape, required=True),
             Check("mean() is the mean of loss()", self.mean),
             Check("each example alone", self.independent),
-            Check("gradient", self.gradient),
             Check(FIELDS, self.fields),
             *self.common(engines),
             Check("clients with a part of the model", self.parts),
@@ -97,15 +95,6 @@ class ObjectiveContract(Contract):
                 "another one there: return one number for the batch"
             )
         return None
-
-    def gradient(self) -> None:
-        """The loss can be differentiated with respect to x."""
-        x = self.case.given().x.requires_grad_()
-        value = self.case.loss(x=x).mean()
-        check_value(self.part, value)
-        (g,) = torch.autograd.grad(value, x)
-        if not bool(torch.isfinite(g).all()):
-            raise AuthorError("the gradient of the loss is not finite: a norm or a root of 0?")
 
     def fields(self) -> None:
         """Raise AuthorError if a later client state has other fields than init()'s."""
