@@ -12,7 +12,6 @@ from fedloom.compression.error_feedback import EF21, Forget, Residual
 from fedloom.compression.link import FieldCodec, Link
 from fedloom.config import from_run, resolve
 from fedloom.data import digits, iid, measure
-from fedloom.errors import ConfigError
 from fedloom.report import group_runs, load_run, write_report
 from fedloom.report.submodels import size_cells
 from support.folders import record, rows, settings
@@ -24,8 +23,6 @@ SMALL = ("rounds=2", "local.epochs=1", "engine=serial", "evaluate.every=1")
 TENTH = FieldCodec(TopK(ratio=0.1), Residual())
 MEANT = {
     "compress=topk:0.1": Link(TENTH),
-    "compress.up=topk:0.1": Link(TENTH),
-    "compress.up=topk compress.up.ratio=0.1": Link(TENTH),
     "compress=topk:0.1,layer compress.feedback=ef21": Link(
         FieldCodec(TopK(ratio=0.1, scope="layer"), EF21())
     ),
@@ -53,14 +50,11 @@ def test_a_configuration_is_complete_and_says_the_same_again(tmp_path):
     file, text = tmp_path / "again.toml", config.to_toml()
     file.write_text(text)
     assert resolve(file).values["compress"] == chain
-    both = '[compress.up]\nname = "topk"\nratio = 0.1\n[compress.down]\nname = "int8"\n'
+    both = '[compress]\nname = "topk"\nratio = 0.1\n[compress.down]\nname = "int8"\n'
     file.write_text(text.partition("[compress]")[0] + both)
     again = resolve(file).values["compress"]
     assert again["name"] == "topk" and again["feedback"] == "residual"
     assert again["down"] == {"name": "int8", "bucket": 512}
-    file.write_text(text.partition("[compress]")[0] + '[compress]\nname = "sign"\n' + both)
-    with pytest.raises(ConfigError, match="keep one of them"):
-        resolve(file)
 
 
 def test_a_run_with_everything_on_can_go_on(fedloom):
@@ -149,7 +143,7 @@ def test_only_a_run_with_sub_models_is_cut(fedloom, a):
 
 @pytest.mark.slow
 def test_a_report_has_the_sizes(fedloom):
-    sizes = ["submodel=pruning-greedy", "submodel.capacities=1/4,1"]
+    sizes = ["submodel=greedy", "submodel.capacities=1/4,1"]
     fedloom("run", "digits", *sizes, *SMALL[:2], "--out", "a")
     page = write_report("a", "a/report.html").read_text()
     assert "Sub-models" in page and "size 1/4" in page and "FedAvg + Pruning-Greedy" in page

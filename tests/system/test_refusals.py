@@ -109,7 +109,7 @@ MIXES = [
     ("compress.down=fedpaq", "the server's feedback around FedPAQ down"),
     ("compress.down=topk:0.1 submodel=heterofl", "compress up only"),
     ("compress.down.ratio=0.1", "compress.down.name is missing"),
-    ('compress.up={v="topk:0.1"}', "compress.v needs a codec"),
+    ('compress={v="topk:0.1"}', "compress.v needs a codec"),
     ("compress=qsgd:3,0", "or feedback = forget (QSGD is unbiased)"),
     (
         "compress=sign submodel=fiarse submodel.count=nonzero",

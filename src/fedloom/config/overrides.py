@@ -84,7 +84,6 @@ TABLES: Mapping[str, Any] = {**PLAIN, **INNER, **REGISTRIES}
 METRICS = "metrics"  # the key whose list may name own parts
 OPTIONAL = ("churn", "availability", "ranks")  # written out only if they are given
 RUN = fields_of(Settings)  # the keys outside of all tables
-ALIASES = {("submodel", "pruning-greedy"): "greedy"}  # the paper's name
 # keys of a named table that are no options of its entry
 NESTED: dict[str, tuple[str, ...]] = {
     "data": ("partition", "tests"),
@@ -98,7 +97,6 @@ SHORT = {
     "partition": "data.partition",
     "tests": "data.tests",
     "data.unseen": "evaluate.unseen",
-    "compress.up": "compress",  # of client updates, as compress is
 }
 # names that people type, because other systems have them
 SYNONYMS = {

@@ -17,9 +17,8 @@ from ..storage.identity import CHANGED
 from .overrides import METRICS, REGISTRIES, metric_list
 
 CODE = "code"  # the table of a configuration: {file: hash of what was in it}
-_CODECS = ("compress", "compress.up", "compress.down")  # whose values may be chains
-_PLACES = {*REGISTRIES, *_CODECS, "data.preparation"}
-_CHAINS = {f"{table}.of" for table in _CODECS}
+_PLACES = {*REGISTRIES, "data.preparation"}
+_CHAINS = ("compress.of", "compress.down.of")
 _log = logging.getLogger(__name__)
 
 

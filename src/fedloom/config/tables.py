@@ -18,7 +18,6 @@ from ..errors import ConfigError, unknown
 from ..federation.capacities import Capacities, levels_of
 from .labels import traits_of
 from .overrides import (
-    ALIASES,
     INNER,
     NESTED,
     OPTIONAL,
@@ -131,7 +130,6 @@ def _name(table: Mapping[str, Any], path: str, names: Registry[Any], origin: Ori
                 '{name = "lists", file = "split.json"}'
             )
         raise ConfigError(f"{where}: {path} must be a name, got {value}")
-    name = ALIASES.get((path, name), name)
     if name not in names and not (names.own and is_own(name)):
         hint = f"; one of your own is FILE.py:NAME, {path}=my_file.py:Mine" if names.own else ""
         raise ConfigError(f"{where}: {unknown(path, short(name), names)}{hint}")
@@ -219,14 +217,6 @@ def capacities_of(table: Mapping[str, Any]) -> Capacities | None:
 def _compress(table: Table, origin: Origin) -> Table:
     """[compress] with codecs of both directions and error feedback; empty without a codec."""
     table = _spelled_out(table, "compress", origin)
-    if (up := table.pop("up", None)) is not None:
-        if "name" in table:
-            raise ConfigError(
-                f"{origin.of('compress.up')}: compress.up and compress.name both name the codec of "
-                "client updates; keep one of them"
-            )
-        up = up if isinstance(up, Mapping) else {"name": up}
-        table |= _spelled_out(up, "compress.up", origin)
     down = _spelled_out(table.get("down", {}), "compress.down", origin)
     table["down"] = down if down.get("name") != NOTHING else {}
     if table.get("name", NOTHING) == NOTHING:
