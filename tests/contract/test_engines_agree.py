@@ -17,9 +17,8 @@ from naive import Naive
 
 from cases import CASES, METHODS, Case, named
 from fedloom import Checkpoint
-from fedloom.checks.compare import unequal, unlike
+from fedloom.checks.compare import CallRecorder, unequal, unlike
 from fedloom.checks.engine_agreement import Audited
-from fedloom.checks.purity import CallRecorder
 from fedloom.checks.tiny_federation import Trial
 from fedloom.core.vector import leaves
 from fedloom.server.rounds import Run

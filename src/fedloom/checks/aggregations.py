@@ -15,10 +15,9 @@ from ..core.vector import Rec, leaves, rec
 from ..engines.summation import push, root
 from ..errors import AuthorError
 from ..submodels import HeteroFL
-from .compare import unlike
+from .compare import Notes, twice, unlike
 from .engine_agreement import Contract, check_parts
 from .outcome import Check
-from .purity import Notes, twice
 
 _D, _CLIENTS = 12, 5
 _ROUNDING = 1e-5  # of sums in float32

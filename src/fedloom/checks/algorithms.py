@@ -26,10 +26,9 @@ from ..engines.summation import finite
 from ..errors import AuthorError, CompositionError
 from ..federation.clock import Asynchronous
 from ..submodels import FIARSE, HeteroFL
-from .compare import differing_path, imprint, unequal, unlike
+from .compare import CallRecorder, Notes, differing_path, imprint, unequal, unlike
 from .engine_agreement import TOLERANCE, Contract, check_parts
 from .outcome import Check, root
-from .purity import CallRecorder, Notes
 from .tiny_federation import End, run
 
 _WHY = (

@@ -16,10 +16,9 @@ from ..core.rng import generator, key
 from ..core.vector import Rec, Vec
 from ..engines.author_rules import check_record, pair
 from ..errors import AuthorError, WireError
-from .compare import unequal
+from .compare import Notes, twice, unequal
 from .engine_agreement import Contract
 from .outcome import Check
-from .purity import Notes, twice
 
 LAYOUT = Layout(("w", "b", "head"), ((12, 10), (12,), (3, 12)))
 _ONE = Layout(("b",), ((1,),))

@@ -28,9 +28,8 @@ from ..plan import Plan
 from ..stage import Download, Sizes
 from ..storage.run_directory import Checkpoint
 from ..submodels import SubModel
-from .compare import unequal, unlike
+from .compare import Notes, unequal, unlike
 from .outcome import Check
-from .purity import Notes
 from .tiny_federation import CAPACITIES, SMALL, End, Setup, Trial, experiment, finish, run
 
 TOLERANCE = 1e-9  # between engines, in float64: what rounding leaves after a division by sqrt(v)
@@ -48,7 +47,7 @@ class Contract:
         raise NotImplementedError  # every kind of part has its own
 
     def call(self, notes: Notes) -> None:
-        """Call every method twice, see purity.twice."""
+        """Call every method twice, see compare.twice."""
         raise NotImplementedError  # every kind of part has its own
 
     def checks(self, engines: Sequence[str]) -> list[Check]:

@@ -20,10 +20,9 @@ from ..federation.federation import Federation
 from ..models import lstm_language_model
 from ..objectives import Needs, Objective
 from ..submodels import FIARSE, FjORD, HeteroFL, SubModel
-from .compare import unlike
+from .compare import Notes, twice, unlike
 from .engine_agreement import TOLERANCE, Contract, check_parts
 from .outcome import Check
-from .purity import Notes, twice
 from .tiny_federation import (
     SIZES,
     SMALL,

@@ -16,10 +16,9 @@ from ..engines.author_rules import check_record
 from ..errors import AuthorError
 from ..federation.local import Local
 from ..submodels import SubModel, View
-from .compare import unequal
+from .compare import Notes, twice, unequal
 from .engine_agreement import Contract
 from .outcome import Check
-from .purity import Notes, twice
 from .tiny_federation import CAPACITIES, network_for
 
 _TRIED = (0.9, 0.5, 0.25, 0.05)
