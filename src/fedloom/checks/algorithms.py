@@ -56,8 +56,8 @@ class AlgorithmContract(Contract):
         )
         return [
             Check(DECLARED, lambda: check_declarations(part)),
-            Check(SHAPES, functools.partial(self.keeps_rule, SHAPES), required=True),
-            Check(FIELDS, functools.partial(self.keeps_rule, FIELDS), required=True),
+            self.rule(SHAPES, required=True),
+            self.rule(FIELDS, required=True),
             *self.common(engines, *own),
             Check("clients with a part of the model", self.parts),
             Check("asynchronous clock", self.late),

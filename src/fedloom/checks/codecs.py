@@ -12,7 +12,7 @@ from ..compression.codecs import CODECS, Codec
 from ..compression.error_feedback import Forget, Residual
 from ..compression.link import FieldCodec
 from ..core.layout import Layout
-from ..core.rng import generator, key
+from ..core.rng import generator
 from ..core.vector import Rec, Vec
 from ..engines.author_rules import check_record, pair
 from ..errors import AuthorError, WireError
@@ -190,10 +190,8 @@ class CodecContract(Contract):
     def call(self, notes: Notes) -> None:
         part = self.part
         for _, p, layout in _vectors():
-            state, seed = part.init(layout, 0), key(0, "codec", 9)
-            one, two = (torch.Generator().manual_seed(seed) for _ in range(2))
-            arguments = (p, state, layout)
-            message, _ = twice(notes, part.encode, (*arguments, one), (*arguments, two))
+            arguments = p, part.init(layout, 0), layout, generator(0, "codec", 9)
+            message, _ = twice(notes, part.encode, arguments)
             twice(notes, part.decode, (message, layout))
             packed = twice(notes, part.pack, (message,))
             twice(notes, part.unpack, (packed, layout))

@@ -103,17 +103,9 @@ class Notes:
         self.broken.setdefault(error.rule, error)
 
 
-def twice(
-    notes: Notes,
-    method: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    again: tuple[Any, ...] = (),
-) -> Any:
-    """Call a method with these arguments, and once more -> what it gave first.
-
-    again: the arguments of the second call, where they may not be the same objects (a generator).
-    """
-    again = again or tuple(map(_rewind, arguments))
+def twice(notes: Notes, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Call a method with these arguments, and once more -> what it gave first."""
+    again = tuple(map(_rewind, arguments))
     name = getattr(method, "__name__", "it")
     before, rng_state = [imprint(a) for a in arguments], torch.get_rng_state()
     one = method(*arguments)
@@ -137,7 +129,9 @@ def twice(
 
 
 def _rewind(argument: Any) -> Any:
-    """A job that draws the same numbers once more, whatever was drawn in between."""
+    """What draws the same numbers once more, whatever is drawn in between."""
+    if isinstance(argument, torch.Generator):
+        return argument.clone_state()
     if not isinstance(argument, Job) or argument.draws is None:
         return argument
     return argument._replace(draws=copy.copy(argument.draws))

@@ -57,8 +57,8 @@ class Contract:
     def common(self, engines: Sequence[str], *own: Check) -> list[Check]:
         """The checks that every kind has. own: those of a kind that come after the first runs."""
         return [
-            Check(ARGUMENTS, functools.partial(self.keeps_rule, ARGUMENTS)),
-            Check(REPEAT, functools.partial(self.keeps_rule, REPEAT)),
+            self.rule(ARGUMENTS),
+            self.rule(REPEAT),
             Check("runs", self.starts, required=True),
             Check(KEPT, self.nothing_kept),
             *own,
@@ -100,10 +100,14 @@ class Contract:
         self.call(notes)
         return notes
 
-    def keeps_rule(self, rule: str) -> None:
-        """The methods keep a rule."""
-        if rule in self.notes.broken:
-            raise self.notes.broken[rule]
+    def rule(self, name: str, required: bool = False) -> Check:
+        """The check that the methods keep a rule."""
+
+        def run() -> None:
+            if name in self.notes.broken:
+                raise self.notes.broken[name]
+
+        return Check(name, run, required)
 
     def starts(self) -> None:
         """Run one client after another."""
