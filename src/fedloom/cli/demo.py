@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .printing import COUNT, PATH
+from .printing import COUNT, PATH, drawing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,15 +92,11 @@ def _summarise(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _illustrate(out: Path, folders: Sequence[Path]) -> None:
-    from .printing import say_undrawn
-
-    try:
+    folder, page = (shlex.quote(str(path)) for path in (out, out / "report.html"))
+    with drawing(f"fedloom report {folder} --out {page}"):
         from fedloom.report import write_report
 
         pictures, title = out / "pictures", "Four federated methods on handwritten digits"
         report = write_report(folders, out / "report.html", title=title, pictures=pictures)
-    except Exception as error:  # drawing may raise anything; the runs are finished and saved
-        folder, page = (shlex.quote(str(path)) for path in (out, out / "report.html"))
-        say_undrawn(error, f"fedloom report {folder} --out {page}")
-        return
-    click.echo(f"report   {report.resolve()}\npicture  {pictures.resolve()}/accuracy_by_round.png")
+        picture = pictures.resolve() / "accuracy_by_round.png"
+        click.echo(f"report   {report.resolve()}\npicture  {picture}")

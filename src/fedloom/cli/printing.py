@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import os
 import shlex
 import shutil
@@ -10,30 +10,14 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from fedloom.core.text_table import aligned, one_line, width_of
 from fedloom.errors import FedloomError
 
-if TYPE_CHECKING:
-    from fedloom.config import Config
-
 PATH, COUNT = click.Path(path_type=Path), click.IntRange(min=1)
-
-
-def run_folders(config: Config, more: str = "") -> Iterator[Path]:
-    """The default folder of a run, and the same with -2, -3, ... if it is taken. more: what else is
-    in its name.
-    """
-    from fedloom.config.labels import folder_name
-
-    name = "-".join(filter(None, (folder_name(config.values), more)))
-    folder = Path("runs") / f"{name}-seed{config.values['seed']}"
-    yield folder
-    for number in itertools.count(2):
-        yield folder.with_name(f"{folder.name}-{number}")
 
 
 def print_line(text: str) -> None:
@@ -61,28 +45,28 @@ def as_json(value: Any) -> str:
 
 def illustrate(run: Path) -> Path | None:
     """Save a run's pictures and its report in its folder -> the report; None if they cannot be
-    drawn, which a line reports.
+    drawn.
     """
-    try:
+    report = None
+    with drawing(f"fedloom report {shlex.quote(str(run))}"):
         from fedloom.report import write_report
 
-        return write_report(run, run / "report.html", pictures=run / "pictures")
-    except Exception as error:  # drawing may raise anything; the run is finished and saved
-        say_undrawn(error, f"fedloom report {shlex.quote(str(run))}")
-        return None
+        report = write_report(run, run / "report.html", pictures=run / "pictures")
+    return report
 
 
-def say_undrawn(error: Exception, later: str) -> None:
-    """Report why there are no pictures, and which command draws them later.
-
-    The run is complete, whatever a drawing library raises: it does not fail.
+@contextlib.contextmanager
+def drawing(later: str) -> Iterator[None]:
+    """Draw pictures of what is finished and saved: whatever a drawing library raises, the command
+    does not fail; a line says why there are none. later: which command draws them later.
     """
-    is_ours = isinstance(error, FedloomError)
-    why = " ".join(str(error if is_ours else f"{type(error).__name__}: {error}").split())
-    click.echo(
-        f"pictures or the report are missing: {why} (the results are whole; later: {later})",
-        err=True,
-    )
+    try:
+        yield
+    except Exception as error:
+        is_ours = isinstance(error, FedloomError)
+        why = " ".join(str(error if is_ours else f"{type(error).__name__}: {error}").split())
+        text = f"pictures or the report are missing: {why} (the results are whole; later: {later})"
+        click.echo(text, err=True)
 
 
 def table(lines: Sequence[Sequence[str]], space: int | None = None) -> str:

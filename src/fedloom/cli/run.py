@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from fedloom.errors import CheckpointError, ConfigError, FedloomError
 from fedloom.storage.atomic import reason, remedy
 from fedloom.storage.identity import LATER, differing
 
-from .printing import COUNT, as_json, print_line, run_folders
+from .printing import COUNT, as_json, print_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -336,6 +337,7 @@ def _choose_folders(
     ConfigError if --out contains another run, or again anything else.
     """
     from fedloom.config.baselines import NAMES
+    from fedloom.config.labels import folder_name
 
     states: dict[Path, str] = {}
     for config in configs:
@@ -347,7 +349,10 @@ def _choose_folders(
             state = _state(config, folder) if occupied else "new"
             states[folder] = state if again else "new"
             continue
-        for folder in run_folders(config, label if with_baselines and label in NAMES else ""):
+        more = [label] * (with_baselines and label in NAMES)
+        name = "-".join([folder_name(config.values), *more, f"seed{config.values['seed']}"])
+        for number in itertools.count(1):
+            folder = Path("runs", name if number == 1 else f"{name}-{number}")
             if folder not in states and (again or not folder.exists()):
                 with contextlib.suppress(ConfigError):
                     states[folder] = _state(config, folder)
