@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import schemas
 
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
-from fedloom.cli.compatibility import as_markdown
+from fedloom.cli import compatibility as compatible
 from fedloom.cli.list_and_show import registry_of
 from fedloom.cli.method_costs import costs
 from fedloom.config.help_texts import (
@@ -544,11 +544,32 @@ def plain(make: Any) -> list[str]:
     return text.splitlines()
 
 
+def compatibility() -> str:
+    """What goes with what: every table."""
+    out = [
+        "# What goes with what",
+        "",
+        "`fedloom list --compatibility` prints it, from the checks of a run. `ok` runs in every "
+        "engine; `no` is refused",
+        "in one line, for the reason below the table. A run also checks what a part needs of data "
+        "and model: labels for cross-entropy,",
+        "numbers for the squared error, named blocks for FedMLB, layers that can be cut for "
+        "HeteroFL, exits for ScaleFL.",
+        "Here ScaleFL has its objective, self_distillation, and FjORD ordered_distillation.",
+    ]
+    for name, axis in compatible.AXES.items():
+        (head, *rows), notes = compatible.cells(compatible.table(name))
+        out += ["", f"## {axis.title}", "", f"`fedloom run {axis.line}`", ""]
+        out += [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+        out += ["", *notes] if notes else []
+    return "\n".join(out) + "\n"
+
+
 def pages() -> dict[str, str]:
     """{path below docs: text} of everything that is made and not committed."""
     out = {f"algorithms/{name}.md": page(name) for name in ALGORITHMS if not is_more(name)}
     out |= {"algorithms/README.md": index(), "algorithms/more.md": more()}
-    out |= {"compatibility.md": as_markdown()}
+    out |= {"compatibility.md": compatibility()}
     editors = schemas.page("run FILE.toml", schemas.settings())
     return out | {
         "parts.md": parts(),

@@ -43,7 +43,7 @@ FLAGS = {
     "referee": "against vary tune trials seeds delta minutes jobs out json quiet",
     "report": "out target figures format value",
     "replay": "round blame client step out changed-code",
-    "list": "json compatibility out",
+    "list": "json compatibility",
     "show": "",
     "export": "out weights capacity client best test-set",
     "describe": "target least json",

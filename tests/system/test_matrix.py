@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ import torch
 from fedloom import Local
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.cli import compatibility
-from fedloom.cli.compatibility import AXES, LOCALS, NOTHING, as_markdown
+from fedloom.cli.compatibility import AXES, LOCALS, NOTHING
 from fedloom.config import resolve
 from fedloom.core.vector import leaves
 from fedloom.errors import CompositionError
@@ -148,9 +147,4 @@ def test_the_command(fedloom):
     text = show("local")
     assert "scaffold        ok   no (1)    no (1)  no (1)  ok" in text
     assert "1. it takes its move for the sum of its directions" in text
-    assert show("--out", "page.md").strip() == "page.md"
-    assert Path("page.md").read_text() == as_markdown()
-    Path("file").write_text("no folder")
     assert "did you mean 'local'" in show("locl", code=2)
-    assert "drop 'local'" in show("local", "--out", "page.md", code=2)
-    assert "cannot be written" in show("--out", "file/page.md", code=2)

@@ -147,7 +147,6 @@ COMMANDS = [
     ("run --resume", "RUN"),
     ("run --resume a --seeds 2", "--seeds is of a new run"),
     ("run digits --changed-code", "--changed-code is of --resume"),
-    ("list --out page.md", "--out 'page.md' is of --compatibility"),
     ("list --compatibility --json", "--compatibility has no --json"),
     ("data partition --plot a.jpg", "'a.jpg' must end in .png"),
     ("data partition --save a.csv", "'a.csv' must end in .npz"),

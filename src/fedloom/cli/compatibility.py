@@ -182,24 +182,3 @@ def cells(result: Table) -> tuple[list[list[str]], list[str]]:
     lines = [[row, *line(row)] for row in result.rows]
     notes = [f"{n}. {why}" for why, n in numbers.items()]
     return [[result.axis.rows, *result.axis.names], *lines], notes
-
-
-def as_markdown() -> str:
-    """The page docs/compatibility.md."""
-    out = [
-        "# What goes with what",
-        "",
-        "`fedloom list --compatibility --out docs/compatibility.md` makes this page from the "
-        "checks of a run. `ok` runs in every engine; `no` is refused",
-        "in one line, for the reason below the table. A run also checks what a part needs of data "
-        "and model: labels for cross-entropy,",
-        "numbers for the squared error, named blocks for FedMLB, layers that can be cut for "
-        "HeteroFL, exits for ScaleFL.",
-        "Here ScaleFL has its objective, self_distillation, and FjORD ordered_distillation.",
-    ]
-    for name, axis in AXES.items():
-        (head, *rows), notes = cells(table(name))
-        out += ["", f"## {axis.title}", "", f"`fedloom run {axis.line}`", ""]
-        out += [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
-        out += ["", *notes] if notes else []
-    return "\n".join(out) + "\n"

@@ -16,11 +16,10 @@ import click
 from fedloom.core.own_parts import is_own
 from fedloom.core.registry import Registry, description_of
 from fedloom.errors import ConfigError, FedloomError, unknown
-from fedloom.storage.atomic import write_out
 from fedloom.storage.locks import holder
 from fedloom.storage.seal import Seal
 
-from .printing import PATH, as_json, reflowed, table
+from .printing import as_json, reflowed, table
 
 if TYPE_CHECKING:
     from fedloom.config.help_texts import Setting
@@ -63,12 +62,7 @@ def _topics(_: click.Context, __: click.Parameter, prefix: str) -> list[str]:
 @click.argument("topic", required=False, metavar="[TOPIC]", shell_complete=_topics)
 @click.option("--json", "program", is_flag=True, help="For programs (docs/schemas/list.json).")
 @click.option("--compatibility", is_flag=True, help="Which algorithms go with which other parts.")
-@click.option(
-    "--out",
-    type=PATH,
-    help="For --compatibility: write all of it as a page, in Markdown.",
-)
-def list_command(topic: str | None, program: bool, compatibility: bool, out: Path | None) -> None:
+def list_command(topic: str | None, program: bool, compatibility: bool) -> None:
     """List what can be named in a configuration, or the runs below the folder runs.
 
     Topics: recipes, algorithms, servers (what one does with the mean update), models, data,
@@ -84,12 +78,10 @@ def list_command(topic: str | None, program: bool, compatibility: bool, out: Pat
     aggregation, submodel_aggregation, compress_aggregation; without one, all. Asked of the parts
     themselves, without training.
     """
-    if out is not None and not compatibility:
-        raise ConfigError(f"--out '{out}' is of --compatibility: give it too")
     if program and compatibility:
         raise ConfigError("--compatibility has no --json; give one of them")
     if compatibility:
-        click.echo(_compatible(topic, out))
+        click.echo(_compatible(topic))
         return
     if topic is not None and topic not in TOPICS:
         raise ConfigError(unknown("topic", topic, TOPICS))
@@ -115,13 +107,9 @@ def _names(topic: str | None) -> dict[str, list[dict[str, str]]]:
     }
 
 
-def _compatible(axis: str | None, out: Path | None) -> str:
+def _compatible(axis: str | None) -> str:
     from fedloom.cli import compatibility as parts
 
-    if out is not None:
-        if axis is not None:
-            raise ConfigError(f"the page has every topic; drop '{axis}' or --out {out}")
-        return str(write_out(out, parts.as_markdown()))
     pages = []
     for name in parts.AXES if axis is None else [axis]:
         lines, notes = parts.cells(parts.table(name))
