@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from abc import abstractmethod
-from typing import Annotated, Literal
 
 import broken
 import broken.views
 import pytest
 import torch
-from annotated_types import Ge, Le
 from broken.algorithms import AsksProcess
 from torch import nn
 
@@ -21,12 +19,12 @@ from fedloom.aggregation import Gather
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.checks import CONTRACTS, parts_of
 from fedloom.checks.compare import unlike
-from fedloom.checks.discovery import built, values
+from fedloom.checks.discovery import built
 from fedloom.checks.objectives import case_for
 from fedloom.checks.outcome import Check, Report, carry_out
 from fedloom.checks.tiny_federation import local_for
 from fedloom.compression.codecs import CODECS, Codec, TopK
-from fedloom.core.hyper import Hyper, NonNegative, PositiveShare, ShareBelow1, hyper
+from fedloom.core.hyper import hyper
 from fedloom.core.vector import rec
 from fedloom.data import from_clients
 from fedloom.errors import AuthorError, CompositionError, ConfigError
@@ -249,19 +247,6 @@ def test_the_parts_of_a_module():
         parts_of(re)
     own = parts_of(sys.modules[__name__])
     assert "Full" in own and "Base" not in own, "a base of other parts is none itself"
-
-
-def test_other_values_are_legal_and_differ():
-    for rule, value in (
-        (Hyper(PositiveShare), 0.01),
-        (Hyper(ShareBelow1), 0.0),
-        (Hyper(Annotated[int, Ge(1), Le(127)]), 127),
-        (Hyper(NonNegative | None), None),
-        (Hyper(bool), True),
-        (Hyper(Literal[1, 2]), 2),
-    ):
-        result = values(rule, value)
-        assert result and all(rule.allows(v) and v is not value and v != value for v in result)
 
 
 def test_rounding_is_no_difference_and_more_is():

@@ -7,10 +7,11 @@ import dataclasses
 import functools
 import importlib
 import pkgutil
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
 import torch
+from annotated_types import Ge, Le
 
 import fedloom
 from fedloom import Local, LocalSGD
@@ -18,10 +19,9 @@ from fedloom.algorithms import FAFED, STEM
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.checks import CONTRACTS
 from fedloom.checks.compare import unequal
-from fedloom.checks.discovery import another, values
 from fedloom.checks.tiny_federation import CAPACITIES, End, Trial, experiment, federation, run
 from fedloom.compression.codecs import CODECS
-from fedloom.core.hyper import Hyper
+from fedloom.core.hyper import Hyper, NonNegative, PositiveShare, ShareBelow1
 from fedloom.core.vector import rec
 from fedloom.data import FederatedData, from_clients
 from fedloom.errors import ConfigError
@@ -29,6 +29,50 @@ from fedloom.federation.schedules import FAFEDTheory, Schedule, STEMTheory
 from fedloom.objectives import OBJECTIVES
 from fedloom.submodels import FIARSE, SUBMODELS, Private
 from fedloom.wrappers import Optimiser, ServerOpt, Wrapper
+
+
+def values(hyper: Hyper, value: Any) -> list[Any]:
+    """Values that the rule allows and that differ, the likeliest to matter first."""
+    out: list[Any] = []
+    for v in _candidates(hyper, value):
+        differs = type(v) is not type(value) or v != value
+        if hyper.allows(v) and differs and v not in out:
+            out.append(v)
+    return out
+
+
+def another(hyper: Hyper, value: Any = None) -> Any:
+    """The first of values(); None if there is none."""
+    return next(iter(values(hyper, value)), None)
+
+
+def _candidates(hyper: Hyper, value: Any) -> list[Any]:
+    if hyper.choices:
+        return list(hyper.choices)
+    if isinstance(value, bool):
+        return [not value]
+    low, high = hyper.ends
+    middle = (low + high) / 2 if low is not None and high is not None else None
+    if isinstance(value, int):
+        ends = [int(v) for v in (low, high) if v is not None]
+        return [max(1, value // 2), value + 1, value - 1, max(1, value // 64), *ends]
+    if isinstance(value, float) and value:
+        return [v for v in (value / 2, value * 2, middle, 1.0, 0.0) if v is not None]
+    return [v for v in (0.5, 1, middle) if v is not None]
+
+
+def test_other_values_are_legal_and_differ():
+    for rule, value in (
+        (Hyper(PositiveShare), 0.01),
+        (Hyper(ShareBelow1), 0.0),
+        (Hyper(Annotated[int, Ge(1), Le(127)]), 127),
+        (Hyper(NonNegative | None), None),
+        (Hyper(bool), True),
+        (Hyper(Literal[1, 2]), 2),
+    ):
+        result = values(rule, value)
+        assert result and all(rule.allows(v) and v is not value and v != value for v in result)
+
 
 HOMES = ("federation.local", "federation.schedules", "submodels.private", "wrappers")
 # where an option matters, if that is not in what the class has by default

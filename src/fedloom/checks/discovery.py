@@ -69,53 +69,17 @@ def _default_value(part: type, field: dataclasses.Field[Any]) -> Any:
     if field.name == "inner":
         return LocalSGD()
     hyper = field.metadata.get("hyper")
-    if isinstance(hyper, Hyper) and (value := another(hyper)) is not None:
-        return value
+    if isinstance(hyper, Hyper):
+        ends = [v for v in hyper.ends if v is not None]
+        for value in (*hyper.choices, 0.5, 1, sum(ends) / 2):
+            if hyper.allows(value):
+                return value
     if field.type in (Optimiser, "Optimiser"):
         return Momentum(lr=1.0, beta=0.9)
     raise ConfigError(
         f"{part.__name__} needs a value for '{field.name}' that cannot be guessed; write "
         f"`mine = {part.__name__}({field.name}=...)` into the file and check FILE.py:mine"
     )
-
-
-def values(hyper: Hyper, value: Any) -> list[Any]:
-    """Values that the rule allows and that differ, the likeliest to matter first.
-
-    >>> from fedloom.core.hyper import Share
-    >>> values(Hyper(Share), 0.25), values(Hyper(bool), True)
-    ([0.125, 0.5, 1.0, 0.0], [False])
-    """
-    out: list[Any] = []
-    for v in _candidates(hyper, value):
-        differs = type(v) is not type(value) or v != value
-        if hyper.allows(v) and differs and v not in out:
-            out.append(v)
-    return out
-
-
-def another(hyper: Hyper, value: Any = None) -> Any:
-    """The first of values(); None if there is none.
-
-    >>> another(Hyper(bool), True)
-    False
-    """
-    return next(iter(values(hyper, value)), None)
-
-
-def _candidates(hyper: Hyper, value: Any) -> list[Any]:
-    if hyper.choices:
-        return list(hyper.choices)
-    if isinstance(value, bool):
-        return [not value]
-    low, high = hyper.ends
-    middle = (low + high) / 2 if low is not None and high is not None else None
-    if isinstance(value, int):
-        ends = [int(v) for v in (low, high) if v is not None]
-        return [max(1, value // 2), value + 1, value - 1, max(1, value // 64), *ends]
-    if isinstance(value, float) and value:
-        return [v for v in (value / 2, value * 2, middle, 1.0, 0.0) if v is not None]
-    return [v for v in (0.5, 1, middle) if v is not None]
 
 
 def parts_of(module: types.ModuleType, name: str = "") -> dict[str, Any]:
