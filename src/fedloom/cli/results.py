@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedloom.core.text_table import aligned, one_line, width_of
@@ -19,6 +18,7 @@ from .printing import folded, page_width, table
 if TYPE_CHECKING:
     from fedloom.experiment.result import Result
 
+Line = tuple[str, str]
 # columns of the comparison, the first to be left out first
 _DROPPABLE = (
     "worst client, .*",
@@ -50,75 +50,51 @@ _NAME = 24  # columns for a method's name, for which no other column is left out
 def summarise(result: Result) -> str:
     """A finished run in a few aligned lines."""
     s = result.summary
+    skew = None if result.path is None else skew_of(Seal(result.path).read_object("partition.json"))
+    clients = [] if skew is None else [("clients", skew_words(skew))]
+    timed = s["seconds"] is not None  # not if it is a secret
+    each = f", {human_seconds(s['seconds_per_round'])} each" if timed else ""
+    rounds = ("rounds", f"{s['rounds']}{each}")
+    return table([rounds, *_scores(result), *_parts(s), *clients, *_work(s)])
+
+
+def _scores(result: Result) -> Iterator[Line]:
+    """What the model does, and when it reached its target."""
+    s = result.summary
     metric, unit = s["metric"]["name"], s["metric"]["unit"]
-    each, timed = s["seconds_per_round"], s["seconds"] is not None  # not if it is a secret
-    lines = [
-        ("rounds", f"{s['rounds']}, {human_seconds(each)} each" if timed else str(s["rounds"]))
-    ]
     if result.own_models:  # what the server's model has, nobody uses
         mean = s.get(f"client_{metric}_mean")
         note = f"{human_value(mean, unit)} mean of the clients, each with its own model"
-        lines.append((metric, "not measured: see data.tests" if mean is None else note))
+        yield metric, "not measured: see data.tests" if mean is None else note
     elif s["last"]:
-        last = f"{human_value(s['last']['value'], unit)} last"
-        best = ""
-        if s["best"]:
-            best = f"{human_value(s['best']['value'], unit)} best (round {s['best']['round']})"
-        average = f"{human_value(s['last_ema'], unit)} moving average"
-        lines.append(
-            (metric, ", ".join(filter(None, [last, best, average if s["last_ema"] else ""])))
-        )
-    lines += _more(result, metric, unit)
-    if most := s.get("majority"):
-        always = f"a model that always says '{most['name']}'"
-        lines.append(("majority", f"{human_value(most['share'], unit)}: {always}"))
-    if not result.own_models and s["target"] is not None and s["rounds_to_target_text"]:
-        cost = human_bytes(s["bytes_to_target"])
-        spent = [cost, *([human_seconds(s["seconds_to_target"])] if timed else [])]
-        if "simulated_to_target" in s:
-            spent.append(f"device time {human_seconds(s['simulated_to_target'])}")
-        reached = f" ({', '.join(spent)})"
-        goal = f"to {human_target(s['target'], unit)}"
-        text = s["rounds_to_target_text"]
-        lines.append((goal, f"{text} rounds{reached if s['rounds_to_target'] else ''}"))
-    lines += _by_size(s, unit) + _by_client(s, unit) + _clients(result.path)
-    traffic = f"{human_bytes(s['bytes_down'])} down, {human_bytes(s['bytes_up'])} up"
-    lines.append(("traffic", traffic))
-    if timed:
-        lines.append(("time", f"{human_seconds(s['seconds'])} of training"))
-    if "simulated_seconds" in s:
-        lines.append(("device time", f"{human_seconds(s['simulated_seconds'])}, simulated"))
-    if ranks := s.get("ranks"):
-        slowest, mean = (
-            human_seconds(ranks["slowest_seconds"]),
-            human_seconds(ranks["mean_seconds"]),
-        )
-        note = f"{ranks['number']}; training: slowest {slowest}, mean {mean}; exchange "
-        lines.append(("ranks", note + human_seconds(ranks["exchange_seconds"])))
-    return table(lines)
-
-
-def _more(result: Result, metric: str, unit: str) -> list[tuple[str, str]]:
-    lines, best = [], result.summary.get("best_model")
+        scores = [f"{human_value(s['last']['value'], unit)} last"]
+        if best := s["best"]:
+            scores.append(f"{human_value(best['value'], unit)} best (round {best['round']})")
+        if s["last_ema"]:
+            scores.append(f"{human_value(s['last_ema'], unit)} moving average")
+        yield metric, ", ".join(scores)
     unseen = result.history[-1].get(f"unseen_{metric}") if result.history else None
     if unseen is not None:
-        text = f"{human_value(unseen, unit)} {metric} at the clients that never train"
-        lines.append(("unseen", text))
-    if best is not None:
-        text = f"of round {best['round']}, by {best['metric']} ({best['value']:.4g})"
-        lines.append(("best model", text))
-    return lines
+        yield "unseen", f"{human_value(unseen, unit)} {metric} at the clients that never train"
+    if kept := s.get("best_model"):
+        yield "best model", f"of round {kept['round']}, by {kept['metric']} ({kept['value']:.4g})"
+    if most := s.get("majority"):
+        always = f"a model that always says '{most['name']}'"
+        yield "majority", f"{human_value(most['share'], unit)}: {always}"
+    if not result.own_models and s["target"] is not None and s["rounds_to_target_text"]:
+        spent = [human_bytes(s["bytes_to_target"])]
+        if s["seconds"] is not None:
+            spent.append(human_seconds(s["seconds_to_target"]))
+        if "simulated_to_target" in s:
+            spent.append(f"device time {human_seconds(s['simulated_to_target'])}")
+        reached = f" ({', '.join(spent)})" if s["rounds_to_target"] else ""
+        goal = f"to {human_target(s['target'], unit)}"
+        yield goal, f"{s['rounds_to_target_text']} rounds{reached}"
 
 
-def _clients(run: Path | None) -> list[tuple[str, str]]:
-    """A line that says how unequal the clients' data are, of a run with a folder."""
-    skew = None if run is None else skew_of(Seal(run).read_object("partition.json"))
-    return [] if skew is None else [("clients", skew_words(skew))]
-
-
-def _by_size(s: Mapping[str, Any], unit: str) -> list[tuple[str, str]]:
-    """A line for every size of a run with sub-models: its values, and what it holds."""
-    sizes, lines = s.get("sizes") or {}, []
+def _parts(s: Mapping[str, Any]) -> Iterator[Line]:
+    """Every size of a run with sub-models, its values and what it holds; clients with names."""
+    sizes, unit = s.get("sizes") or {}, s["metric"]["unit"]
     for size, counts in (sizes.get("held") or {}).items():
         parts = [
             f"{human_value(sizes[kind][size], unit)} {kind}"
@@ -128,17 +104,26 @@ def _by_size(s: Mapping[str, Any], unit: str) -> list[tuple[str, str]]:
         parts.append(f"holds {counts['all']:,} of {s['parameters']:,} parameters")
         if cost := sizes.get("cost", {}).get(size):
             parts.append(f"a step takes {human_bytes(cost['peak'])}")
-        lines.append((f"size {human_size(float(size))}", ", ".join(parts)))
-    return lines
-
-
-def _by_client(s: Mapping[str, Any], unit: str) -> list[tuple[str, str]]:
+        yield f"size {human_size(float(size))}", ", ".join(parts)
     start = f"client_{s['metric']['name']}_"
-    if f"{start}worst_name" not in s:
-        return []
-    worst, tenth, spread = (human_value(s[start + k], unit) for k in ("worst", "tenth", "spread"))
-    text = f"{s[start + 'worst_name']}, {worst}; worst tenth {tenth}"
-    return [("worst client", f"{text}, standard deviation {spread}")]
+    if name := s.get(f"{start}worst_name"):
+        numbers = (s[start + k] for k in ("worst", "tenth", "spread"))
+        worst, tenth, spread = (human_value(v, unit) for v in numbers)
+        text = f"{name}, {worst}; worst tenth {tenth}, standard deviation {spread}"
+        yield "worst client", text
+
+
+def _work(s: Mapping[str, Any]) -> Iterator[Line]:
+    yield "traffic", f"{human_bytes(s['bytes_down'])} down, {human_bytes(s['bytes_up'])} up"
+    if s["seconds"] is not None:
+        yield "time", f"{human_seconds(s['seconds'])} of training"
+    if "simulated_seconds" in s:
+        yield "device time", f"{human_seconds(s['simulated_seconds'])}, simulated"
+    if ranks := s.get("ranks"):
+        keys = ("slowest_seconds", "mean_seconds", "exchange_seconds")
+        slowest, mean, exchange = (human_seconds(ranks[key]) for key in keys)
+        text = f"training: slowest {slowest}, mean {mean}; exchange {exchange}"
+        yield "ranks", f"{ranks['number']}; {text}"
 
 
 def fitted(
