@@ -63,11 +63,9 @@ class AggregationContract(Contract):
 
     @functools.cached_property
     def total(self) -> Rec:
-        """The sum of all updates."""
         return self.added(range(_CLIENTS))
 
     def added(self, clients: Sequence[int]) -> Rec:
-        """The sum of these clients' updates, in this order."""
         nodes: list[Any] = []
         for index, i in enumerate(clients):
             push(nodes, 0, index, self.part.leaf(self.update(i), self.message, 0, 0, i))

@@ -37,8 +37,6 @@ def _vectors() -> Iterator[tuple[str, Vec, Layout]]:
 
 
 class CodecContract(Contract):
-    """What `fedloom check` asks of a codec."""
-
     part: Codec
 
     def checks(self, engines: Sequence[str]) -> list[Check]:
@@ -57,13 +55,11 @@ class CodecContract(Contract):
         return {"compress": FieldCodec(part, Forget() if part.unfit(200) else Residual())}
 
     def encode(self, p: Vec, layout: Layout, *keys: int) -> tuple[Rec, Rec]:
-        """A first message, as the link asks for it."""
         draw = generator(0, "codec", *keys)
         return self.part.encode(p, self.part.init(layout, 0), layout, draw)
 
     # ------------------------------------------------------------------------------------- checks
     def code(self) -> None:
-        """A number of its own."""
         code = getattr(type(self.part), "code", None)
         if not isinstance(code, int) or not 0 <= code <= 255:
             raise AuthorError(

@@ -145,7 +145,6 @@ class CallRecorder(Wrapper):
     notes: Notes = dataclasses.field(default_factory=Notes)
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call a method of the algorithm inside."""
         out = twice(self.notes, getattr(self.inner, name), arguments)
         self.notes.calls[name].append((arguments, out))
         return out

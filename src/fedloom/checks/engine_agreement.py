@@ -74,7 +74,6 @@ class Contract:
 
     # --------------------------------------------------------------------------------------- runs
     def trial(self, part: Any, dtype: torch.dtype, **changes: Any) -> Trial:
-        """A run with the part in it."""
         settings = self.settings(part, dtype) | self.setup.settings(dtype)
         return experiment(dtype, **(settings | changes))
 
@@ -95,7 +94,6 @@ class Contract:
     # ------------------------------------------------------------------------------------- checks
     @functools.cached_property
     def notes(self) -> Notes:
-        """What calling every method twice has shown."""
         notes = Notes()
         self.call(notes)
         return notes
@@ -110,7 +108,6 @@ class Contract:
         return Check(name, run, required)
 
     def starts(self) -> None:
-        """Run one client after another."""
         self.serial(torch.float32)
         self.serial(torch.float64)
 
@@ -121,7 +118,6 @@ class Contract:
             raise keeps_state(path)
 
     def billed(self) -> None:
-        """The bill has the bytes that travel."""
         engine = Audited()
         end = run(self.trial(self.part, torch.float32, engine=engine))
         if (sent := (dict(engine.down), dict(engine.up))) != (end.down, end.up):
@@ -131,7 +127,6 @@ class Contract:
             )
 
     def finite(self) -> None:
-        """Raise AuthorError if the server's record is not finite after four rounds."""
         values = [v for v in leaves(self.serial(torch.float64).srv) if isinstance(v, torch.Tensor)]
         if not all(bool(torch.isfinite(v).all()) for v in values):
             raise AuthorError(

@@ -36,8 +36,6 @@ from .tiny_federation import (
 
 
 class ObjectiveContract(Contract):
-    """What `fedloom check` asks of an objective."""
-
     part: Objective
 
     def checks(self, engines: Sequence[str]) -> list[Check]:
@@ -71,7 +69,6 @@ class ObjectiveContract(Contract):
         self.part.checked(value, g.batch, "score")
 
     def mean(self) -> None:
-        """The fused mean is the mean."""
         case, g = self.case, self.case.given()
         fused = case.masked(lambda: self.part.mean(case.net, g.x, g.batch, g.ref, g.memory))
         if difference := unlike(fused, case.loss().mean(), TOLERANCE):
@@ -96,7 +93,6 @@ class ObjectiveContract(Contract):
         return None
 
     def fields(self) -> None:
-        """Raise AuthorError if a later client state has other fields than init()'s."""
         case, g = self.case, self.case.given()
         same_fields("begin", "a client state", g.memory, g.first, "init")
         same_fields("carry", "a client state", case.carried(), g.first, "init")
@@ -125,7 +121,6 @@ class ObjectiveContract(Contract):
             twice(notes, functools.wraps(method)(masked), arguments)
 
     def parts(self) -> str | None:
-        """Clients that train a smaller network."""
         why = "take lengths from x and from the network's outputs, not from the whole model"
         make = functools.partial(self.trial, self.part)
         return self.fitting(check_parts, self.case.problem.rule, make, why)
@@ -243,7 +238,6 @@ class Case:
             return call()
 
     def fits(self) -> bool:
-        """Say whether the loss can be computed on this problem."""
         try:
             self.part.check(self.net, self.given().batch[0])
             self.loss()

@@ -41,12 +41,10 @@ class Report:
 
     @property
     def failures(self) -> tuple[Outcome, ...]:
-        """The checks that did not pass."""
         return tuple(o for o in self.outcomes if o.passed is False)
 
     @property
     def passed(self) -> bool:
-        """Say whether no check failed."""
         return not self.failures
 
     def __str__(self) -> str:

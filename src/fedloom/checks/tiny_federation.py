@@ -136,7 +136,6 @@ class Trial(Experiment, frozen=False):
     loop: Run = dataclasses.field(init=False, repr=False)
 
     def build(self) -> Run:
-        """The run before its first round."""
         self.loop = super().build()
         return self.loop
 

@@ -25,8 +25,6 @@ _TRIED = (0.9, 0.5, 0.25, 0.05)
 
 
 class ViewContract(Contract):
-    """What `fedloom check` asks of a sub-model rule."""
-
     part: SubModel
 
     def checks(self, engines: Sequence[str]) -> list[Check]:
@@ -110,7 +108,6 @@ class ViewContract(Contract):
             )
 
     def again(self) -> None:
-        """A client makes the same view from what it is told."""
         for capacity in _TRIED:
             view = self.view(capacity, 3, learnt=True)
             message = self.part.told(view)
