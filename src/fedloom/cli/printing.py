@@ -117,12 +117,14 @@ def page_width(piped: int = 80) -> int:
     return shutil.get_terminal_size((piped, 24)).columns
 
 
-def folded(text: str, space: int | None) -> str:
-    """A line, broken at words if it is longer than `space`; what follows is indented."""
+def folded(text: str, space: int | None, hang: str = "  ") -> str:
+    """A line, broken at words if it is longer than `space`; what follows is indented by so much
+    more.
+    """
     if space is None or len(text) <= space:
         return text
-    indent = text[: len(text) - len(text.lstrip())]
-    return textwrap.fill(text, space, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
+    indent = text[: len(text) - len(text.lstrip())] + hang
+    return textwrap.fill(text, space, subsequent_indent=indent, break_on_hyphens=False)
 
 
 _DOCSTRING = 98  # columns of a docstring's longest line, as `show` prints it
@@ -139,13 +141,4 @@ def reflowed(text: str, space: int) -> str:
         else:
             paragraphs.append(line)
         before = line
-    out = []
-    for line in paragraphs:
-        indent = line[: len(line) - len(line.lstrip())]
-        whole = len(line) <= space
-        out += (
-            [line]
-            if whole
-            else textwrap.wrap(line, space, subsequent_indent=indent, break_on_hyphens=False)
-        )
-    return "\n".join(out)
+    return "\n".join(folded(line, space, hang="") for line in paragraphs)
