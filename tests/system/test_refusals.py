@@ -52,7 +52,7 @@ SETTINGS = [
     ("compress=topk:0.1,3,4", "ratio, scope"),
     ("compress.ratio=0.01", "compress.ratio needs a codec, and compress.name is missing"),
     ("compress.feedback=ef21", "compress.feedback needs a codec"),
-    ("compress=none compress.ratio=0.1", "goes with a codec, and compress is none"),
+    ("compress=none compress.ratio=0.1", "needs a codec, and compress.name is missing or none"),
     ("data.alpha=0", "data.partition.alpha must be in [1e-09, 1e+09], got 0; 0.1 is very"),
     ("data.clients=5000", "5000 clients", "1438 samples"),
     ("data.test_share=1.5", "test_share must be in [0, 1)", "1.5"),

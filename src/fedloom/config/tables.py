@@ -220,7 +220,12 @@ def _compress(table: Table, origin: Origin) -> Table:
     down = _spelled_out(table.get("down", {}), "compress.down", origin)
     table["down"] = down if down.get("name") != NOTHING else {}
     if table.get("name", NOTHING) == NOTHING:
-        _refuse_options_of_nothing(table, origin)
+        for key in [key for key in table if key not in ("name", "down")]:
+            label = f"{origin.of(f'compress.{key}')}: compress.{key}"
+            raise ConfigError(
+                f"{label} needs a codec, and compress.name is missing or none; known: "
+                f"{', '.join(MAKERS)}"
+            )
         if not table["down"]:
             return {}
         table["name"] = "dense"
@@ -228,16 +233,6 @@ def _compress(table: Table, origin: Origin) -> Table:
     feedback = table.get("feedback", usual_feedback(result))
     _one_of("compress.feedback", feedback, FEEDBACKS, origin)
     return result | {"feedback": feedback}
-
-
-def _refuse_options_of_nothing(table: Mapping[str, Any], origin: Origin) -> None:
-    """Raise ConfigError for options, or error feedback, without a codec."""
-    for key in [key for key in table if key not in ("name", "down")]:
-        label = f"{origin.of(f'compress.{key}')}: compress.{key}"
-        if "name" in table:
-            raise ConfigError(f"{label} goes with a codec, and compress is none")
-        names = ", ".join(MAKERS)
-        raise ConfigError(f"{label} needs a codec, and compress.name is missing; known: {names}")
 
 
 def _spelled_out(table: Mapping[str, Any], path: str, origin: Origin) -> Table:
