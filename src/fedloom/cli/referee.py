@@ -20,7 +20,7 @@ from fedloom.core.parsing import is_file
 from fedloom.errors import ConfigError
 from fedloom.storage.atomic import write_out
 
-from .printing import COUNT, drawing
+from .printing import COUNT
 from .printing import as_json as in_json
 from .run import repeatable, settings_argument, split_settings
 
