@@ -11,7 +11,7 @@ from published import write
 from fedloom.config import resolve
 from fedloom.data import iid, table
 from fedloom.data.own.columns import as_table, labels_of
-from fedloom.data.own.fitting import FitOptions, fit
+from fedloom.data.own.fitting import FitOptions, kinds_in
 from fedloom.data.own.preparation import preparation_of, rules_of
 from support.refusals import refused
 
@@ -25,7 +25,9 @@ LONG, DIGITS = "1" + 23 * "0", "9" * 5000
 def prepared(cells, kind=None, missing=None):
     """The rule of a column of these cells, and the inputs that it makes of them."""
     read = as_table("t.csv", {"x": cells})
-    preparation = fit(read, ["x"], {"x": kind} if kind else {}, FitOptions(missing))
+    options = FitOptions(missing)
+    kinds = kinds_in(read, ["x"], {"x": kind} if kind else {}, options)
+    preparation = options.fit_all(kinds, read)
     return rules_of(preparation)[0], preparation.of(read).tolist()
 
 

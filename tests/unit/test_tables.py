@@ -117,7 +117,7 @@ def test_names_that_differ_by_capitals_or_blanks_alone_are_said(load, caplog):
     assert load(rows, ONE, columns={"slope": "one_hot"}).raw.columns[0].values == (
         *("1", "1.0", "2", "?"),
     )
-    assert "t.csv, column 'slope': '1.0' and '1' are two values, because '?' is a" in caplog.text
+    assert "t.csv, column 'slope': '1.0' and '1' differ by capitals, blanks or the" in caplog.text
 
 
 # -------------------------------------------------------------------------------- one file a client

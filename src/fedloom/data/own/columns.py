@@ -22,7 +22,15 @@ from torch import Tensor
 
 from fedloom.core.extras import need
 from fedloom.core.parsing import shortened
-from fedloom.data.own.cells import CellError, Floats, empty, finite_numbers, is_number, name_of
+from fedloom.data.own.cells import (
+    CellError,
+    Floats,
+    empty,
+    finite_numbers,
+    is_number,
+    name_of,
+    number_name,
+)
 from fedloom.data.published.vocabulary import by_frequency, padded
 from fedloom.data.raw_inputs import Words
 from fedloom.errors import DataError, did_you_mean
@@ -183,15 +191,15 @@ def distinct_names(names: Series) -> tuple[str, ...]:
 
 
 def warn_of_look_alikes(where: str, names: Iterable[str]) -> None:
-    """Say which of these distinct names differ by capitals or blanks alone."""
+    """Say which distinct names differ by capitals, blanks or the form of a number alone."""
     by_key: dict[str, list[str]] = {}
     for name in names:
         key = "".join(unicodedata.normalize("NFKC", name).casefold().split())
-        by_key.setdefault(key, []).append(short(name))
+        by_key.setdefault(number_name(name) or key, []).append(short(name))
     if repeated := [" and ".join(same) for same in by_key.values() if len(same) > 1]:
         _log.warning(
-            "%s: %s%s differ by capitals or blanks alone and count as different; if they are one, "
-            "write them alike",
+            "%s: %s%s differ by capitals, blanks or the form of a number alone and count as "
+            "different; if they are one, write them alike",
             *(where, "; ".join(repeated[:5]), "; ..." * (len(repeated) > 5)),
         )
 

@@ -109,13 +109,10 @@ class FitOptions:
         return number_name(fill) or fill if numeric else fill
 
 
-def fit(table: Table, names: Sequence[str], kinds: Kinds, options: FitOptions) -> Preparation:
-    """Find in the training rows how columns become inputs; see `table`. Raises DataError."""
-    return options.fit_all(kinds_in(table, names, kinds, options), table)
-
-
 def kinds_in(table: Table, names: Sequence[str], kinds: Kinds, options: FitOptions) -> Preparation:
-    """The same without what stands for an empty cell, and without a scale."""
+    """How columns become inputs, found in training rows, without what stands for an empty cell and
+    without a scale. Raises DataError.
+    """
     for option, by_column in (("columns", kinds), ("missing", options.missing)):
         for name in by_column if isinstance(by_column, Mapping) else ():
             if name not in (*names, ALL):
@@ -141,26 +138,12 @@ def _column(table: Table, name: str, kinds: Kinds, options: FitOptions) -> Colum
         return Column(name, kind)
     fill = options.fill(nonempty, "", cells)
     levels = dict.fromkeys(categories(dict.fromkeys(map(name_of, nonempty))))
-    _warn_of_mixed(table, name, [*levels])
     warn_of_look_alikes(f"{table.where}, column '{name}'", levels)
     if not isinstance(kind, str):
         return Column(name, "ordinal", categories(kind, fill))
     values = {*levels, *([str(fill)] if len(nonempty) < len(cells) and fill is not None else [])}
     order = in_order(values, float if all(map(number_name, values)) else None)
     return Column(name, kind, order)
-
-
-def _warn_of_mixed(table: Table, name: str, cells: Sequence[str]) -> None:
-    """Say it if one number in two forms gives two values, because some cells are texts."""
-    first_forms: dict[str, str] = {}
-    for cell in cells:
-        number = number_name(cell)
-        if number and (first := first_forms.setdefault(number, cell)) != cell:
-            text = next(c for c in cells if number_name(c) is None)
-            line = "%s, column '%s': '%s' and '%s' are two values, because '%s' is a text; if it "
-            line += "stands for a missing cell, leave that empty, else write numbers in one way"
-            _log.warning(line, table.where, name, first, cell, text)
-            return
 
 
 def all_empty(cells: Series, or_else: str = "") -> DataError:
@@ -313,14 +296,21 @@ def ranges(data: FederatedData, client: int | None = None) -> Ranges:
     raw = data.raw
     if data.roll is not None or data.inputs.ndim != 2:
         return {}
-    if isinstance(raw, PerClient):
-        by_client = raw.by_client
-        clients = [(i, n) for i, n in enumerate(data.client_names) if client in (None, i)]
-        return _merge([_of(by_client[n], data.client(i)[0]) for i, n in clients if n in by_client])
     if isinstance(raw, Columns):
         raw = Preparation(tuple(Column(name, "number") for name in raw.names))
-    inputs = data.inputs if client is None else data.client(client)[0]
-    return _of(raw, inputs) if isinstance(raw, Preparation) else {}
+    parts: list[tuple[Preparation, Tensor]] = []
+    if isinstance(raw, PerClient):
+        clients = {i: n for i, n in enumerate(data.client_names) if client in (None, i)}
+        known = raw.by_client
+        parts = [(known[n], data.client(i)[0]) for i, n in clients.items() if n in known]
+    elif isinstance(raw, Preparation):
+        parts = [(raw, data.inputs if client is None else data.client(client)[0])]
+    out: Ranges = {}
+    for preparation, inputs in parts:
+        for name, (low, high) in _of(preparation, inputs).items():
+            lowest, highest = out.get(name, (math.inf, -math.inf))
+            out[name] = [min(low, lowest), max(high, highest)]
+    return out
 
 
 def _of(preparation: Preparation, inputs: Tensor) -> Ranges:
@@ -336,12 +326,3 @@ def _of(preparation: Preparation, inputs: Tensor) -> Ranges:
             ranges[column.name] = [round(end, digits) for end in ends]
         offset += len(column.heads)
     return ranges
-
-
-def _merge(parts: list[Ranges]) -> Ranges:
-    """The ranges of all parts."""
-    out: Ranges = {}
-    for name, (low, high) in (pair for part in parts for pair in part.items()):
-        bounds: Mapping[str, list[float]] = {name: [math.inf, -math.inf], **out}
-        out[name] = [min(low, bounds[name][0]), max(high, bounds[name][1])]
-    return out
