@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedloom.data.published import texts as reviews
-from fedloom.data.published.catalogue import CATALOGUE
+from fedloom.data.published.download import CATALOGUE
 from fedloom.data.published.heart import COLUMNS, heart_files
 from fedloom.data.published.verify import STATES
 from fedloom.data.published.verify import check as verify

@@ -17,7 +17,7 @@ from fedloom.config import from_run, resolve
 from fedloom.data import SOURCES, blocks, data_root, dirichlet, iid, writers
 from fedloom.data.partition import natural
 from fedloom.data.published import images as published
-from fedloom.data.published.catalogue import CATALOGUE
+from fedloom.data.published.download import CATALOGUE
 from fedloom.data.published.images import CIFAR10, CIFAR100
 from fedloom.data.published.verify import check
 from support.folders import record, rows

@@ -12,7 +12,7 @@ from published import leaf, write
 from fedloom.data import ag_news, blocks, iid, natural, shakespeare, wikitext2
 from fedloom.data.published import texts as reviews
 from fedloom.data.published.leaf import ALPHABET, encode
-from fedloom.data.published.vocabulary import by_frequency, padded
+from fedloom.data.raw_inputs import by_frequency, padded
 from support.refusals import refused
 
 # ------------------------------------------------------------------------------------- Shakespeare

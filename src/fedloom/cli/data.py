@@ -36,8 +36,7 @@ def data_command() -> None:
 @_WHERE
 def list_sets(data_dir: Path | None) -> None:
     """List the data sets, their folders, and which are here."""
-    from fedloom.data.published.catalogue import CATALOGUE
-    from fedloom.data.published.download import data_root
+    from fedloom.data.published.download import CATALOGUE, data_root
 
     root = data_root(data_dir)
     lines = [["name", "here", "get", "folder", "what it is"]]
@@ -57,8 +56,7 @@ def get_sets(names: tuple[str, ...], data_dir: Path | None) -> None:
     What is there already is only checked. A download that was stopped leaves nothing; a connection
     that breaks off is tried again.
     """
-    from fedloom.data.published.catalogue import CATALOGUE
-    from fedloom.data.published.download import data_root
+    from fedloom.data.published.download import CATALOGUE, data_root
     from fedloom.data.published.verify import SUBSET, get
 
     root = data_root(data_dir)
@@ -100,7 +98,7 @@ def check_sets(names: tuple[str, ...], data_dir: Path | None) -> None:
 
 def _check_names(names: tuple[str, ...]) -> list[str]:
     """These sets, or all. Raises ConfigError for a name that is none."""
-    from fedloom.data.published.catalogue import CATALOGUE
+    from fedloom.data.published.download import CATALOGUE
 
     for name in names:
         if name not in CATALOGUE:

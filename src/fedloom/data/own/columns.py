@@ -31,8 +31,7 @@ from fedloom.data.own.cells import (
     name_of,
     number_name,
 )
-from fedloom.data.published.vocabulary import by_frequency, padded
-from fedloom.data.raw_inputs import Words
+from fedloom.data.raw_inputs import Words, by_frequency, padded
 from fedloom.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from fedloom.data.client_indices import Partition
 from fedloom.data.federated import FederatedData
 from fedloom.data.own.tables import files_with
 from fedloom.data.partition.without_labels import natural
-from fedloom.data.published.catalogue import CATALOGUE
-from fedloom.data.published.download import verify
+from fedloom.data.published.download import CATALOGUE, verify
 
 HOME = CATALOGUE["heart"].home
 FOLDER = Path(__file__).parent / "heart_disease"

@@ -20,8 +20,7 @@ from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import FederatedData
 from fedloom.data.pictures import open_picture, pillow
 from fedloom.data.published.cache import New, prepared
-from fedloom.data.published.catalogue import CATALOGUE
-from fedloom.data.published.download import DataDir, data_root
+from fedloom.data.published.download import CATALOGUE, DataDir, data_root
 from fedloom.data.published.files import read_json
 from fedloom.data.raw_inputs import Characters, Resized
 from fedloom.data.transforms import Images, Tokens

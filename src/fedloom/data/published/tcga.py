@@ -12,8 +12,7 @@ from fedloom.data.federated import FederatedData
 from fedloom.data.own.columns import Table, numbers_of, present
 from fedloom.data.own.reading import Reading
 from fedloom.data.partition.without_labels import natural
-from fedloom.data.published.catalogue import CATALOGUE, fetch_set
-from fedloom.data.published.download import DataDir, data_root
+from fedloom.data.published.download import CATALOGUE, DataDir, data_root, fetch_set
 from fedloom.data.raw_inputs import Columns
 
 REGIONS = ("Northeast", "South", "West", "Midwest", "Europe", "Canada")  # FLamby's 0 to 5

@@ -14,11 +14,18 @@ import torch
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import FederatedData
-from fedloom.data.published.catalogue import CATALOGUE, fetch_set
-from fedloom.data.published.download import DataDir, data_root, fetch
+from fedloom.data.published.download import CATALOGUE, DataDir, data_root, fetch, fetch_set
 from fedloom.data.published.files import read_rows, read_text
-from fedloom.data.published.vocabulary import END, by_appearance, by_frequency, subwords
-from fedloom.data.raw_inputs import Raw, Running, Subwords, Words
+from fedloom.data.raw_inputs import (
+    END,
+    Raw,
+    Running,
+    Subwords,
+    Words,
+    by_appearance,
+    by_frequency,
+    subwords,
+)
 from fedloom.errors import DataError
 
 WIKITEXT2 = CATALOGUE["wikitext2"]

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import torch
 
 from fedloom.data.dataset import Arrays
-from fedloom.data.published.catalogue import CATALOGUE, Entry, fetch_set
-from fedloom.data.published.download import fetch, verify
+from fedloom.data.published.download import CATALOGUE, Entry, fetch, fetch_set, verify
 from fedloom.data.published.images import tiny_files
 from fedloom.data.published.leaf import HOME as LEAF
 from fedloom.data.published.leaf import leaf_files, leaf_users, load_femnist, load_shakespeare
