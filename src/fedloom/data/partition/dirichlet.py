@@ -8,7 +8,7 @@ differ in where p_i comes from and in what happens when a class has no sample le
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -60,44 +60,35 @@ class dirichlet(ByLabel, NamedPartition):
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
         """Return the lists for labels (n,)."""
-        return self._train(targets, seed, [])
+        return self._fill(*self._pools(targets, seed))[0]
 
     def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
         """Return test lists by the same procedure with the clients' own shares p_i."""
-        laws: list[Floats] = []
-        self._train(targets, seed, laws)
-        pools, rng = self._test_pools(targets, tests, seed)
-        return self._fill(pools, rng, iter(laws))
+        laws = self._fill(*self._pools(targets, seed))[1]
+        return self._fill(*self._test_pools(targets, tests, seed), laws)[0]
 
-    def _train(self, targets: Tensor, seed: int, laws: list[Floats]) -> Ragged:
-        pools, rng = self._pools(targets, seed)
-        return self._fill(pools, rng, self._laws(rng, len(pools), laws))
-
-    def _laws(
-        self, rng: np.random.Generator, classes: int, record: list[Floats]
-    ) -> Iterator[Floats]:
-        """One client's shares (C,) after another, each drawn when its turn comes, and recorded."""
-        alphas = np.full(classes, self.alpha)
-        while True:
-            record.append(rng.dirichlet(alphas))
-            yield record[-1]
-
-    def _fill(self, pools: Pools, rng: np.random.Generator, laws: Iterator[Floats]) -> Ragged:
+    def _fill(
+        self, pools: Pools, rng: np.random.Generator, laws: Sequence[Floats] = ()
+    ) -> tuple[Ragged, list[Floats]]:
+        """The lists, and each client's shares (C,), which are drawn when its turn comes unless they
+        are given.
+        """
         left = np.array([len(pool) for pool in pools], dtype=np.int64)
         samples = int(left.sum())
         sizes = even_sizes(samples, self.clients)
         order = np.empty(samples, dtype=np.int64)
-        used = np.zeros_like(left)
-        start = 0
-        for size in sizes.tolist():
-            counts = _draw_counts(rng, next(laws), left, size)
+        used, start, shares = np.zeros_like(left), 0, [*laws]
+        for client, size in enumerate(sizes.tolist()):
+            if not laws:
+                shares.append(rng.dirichlet(np.full(len(pools), self.alpha)))
+            counts = _draw_counts(rng, shares[client], left, size)
             for label in counts.nonzero()[0].tolist():
                 first, count = used[label], counts[label]
                 order[start : start + count] = pools[label][first : first + count]
                 start += count
             used += counts
             left -= counts
-        return in_order(order, sizes)
+        return in_order(order, sizes), shares
 
 
 class dirichlet_unbalanced(ByLabel, NamedPartition):
