@@ -295,7 +295,6 @@ def _table() -> Floats:
 
 
 TINY = CATALOGUE["tiny_imagenet"]
-TINY_SIDE = 64
 
 
 def tiny_imagenet(
@@ -323,10 +322,28 @@ def tiny_imagenet(
     """
     moves: dict[str, Any] = {"rotate": rotate, "crop": crop, "crop_chance": crop_chance}
     transform = Images(mean=tuple(mean), std=tuple(std), fill=fill, flip=flip, **moves)
-    root = data_root(data_dir)
+    root, size = data_root(data_dir), (64, 64)
     fetch_set(TINY, root, download)
     folder = root / TINY.place
-    return load_tiny(folder, transform).divided(partition, seed)
+    numbers, train, test = tiny_files(folder)
+
+    def make(new: New) -> None:
+        for split, files in (("train", train), ("test", test)):
+            images = new(f"{split}_images", (len(files), 3, *size), np.uint8)
+            for row, (path, _) in enumerate(files):
+                images[row] = open_picture(path, size)
+
+    lists = [folder / "wnids.txt", folder / "val" / "val_annotations.txt"]
+    arrays = prepared(folder, f"tiny-1-{len(train)}-{len(test)}", lists, make)
+    x, test_x = (torch.from_numpy(arrays[f"{split}_images"]) for split in ("train", "test"))
+    y, test_y = (torch.tensor([label for _, label in files]) for files in (train, test))
+    return Arrays(
+        name="tiny_imagenet",
+        train=Samples(x, y),
+        test=Samples(test_x, test_y),
+        class_names=_words(folder, numbers),
+        transform=transform,
+    ).divided(partition, seed)
 
 
 def tiny_files(folder: Path) -> tuple[list[str], list[tuple[Path, int]], list[tuple[Path, int]]]:
@@ -347,32 +364,6 @@ def tiny_files(folder: Path) -> tuple[list[str], list[tuple[Path, int]], list[tu
     if not train or not test:
         raise DataError(f"{folder} holds no pictures; get them from {TINY.home}")
     return numbers, train, test
-
-
-def load_tiny(folder: Path, transform: Images) -> Arrays:
-    """The arrays of Tiny-ImageNet. Raises DataError."""
-    numbers, train, test = tiny_files(folder)
-
-    def make(new: New) -> None:
-        for split, files in (("train", train), ("test", test)):
-            images = new(f"{split}_images", (len(files), 3, TINY_SIDE, TINY_SIDE), np.uint8)
-            for row, (path, _) in enumerate(files):
-                images[row] = open_picture(path, (TINY_SIDE, TINY_SIDE))
-
-    lists = [folder / "wnids.txt", folder / "val" / "val_annotations.txt"]
-    arrays = prepared(folder, f"tiny-1-{len(train)}-{len(test)}", lists, make)
-
-    def samples(split: str, files: list[tuple[Path, int]]) -> Samples:
-        labels = torch.tensor([label for _, label in files])
-        return Samples(torch.from_numpy(arrays[f"{split}_images"]), labels)
-
-    return Arrays(
-        name="tiny_imagenet",
-        train=samples("train", train),
-        test=samples("test", test),
-        class_names=_words(folder, numbers),
-        transform=transform,
-    )
 
 
 def _words(folder: Path, numbers: list[str]) -> tuple[str, ...]:

@@ -4,13 +4,13 @@ small vocabulary or the tokens of a model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
+from fedloom.core.hyper import PositiveInt, checked
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import FederatedData
@@ -31,14 +31,15 @@ from fedloom.errors import DataError
 WIKITEXT2 = CATALOGUE["wikitext2"]
 
 
+@checked
 def wikitext2(
     partition: Partition,
     seed: int = 0,
     data_dir: DataDir = None,
     download: bool = True,
-    length: int = 35,
+    length: PositiveInt = 35,
     part: Literal["train", "valid"] = "train",
-    test_samples: int | None = None,
+    test_samples: PositiveInt | None = None,
 ) -> FederatedData:
     """Load WikiText-2 by words from <root>/wikitext-2: inputs (n, length) int64, targets (n,
     length) int64, the next words.
@@ -56,21 +57,7 @@ def wikitext2(
     root = data_root(data_dir)
     fetch_set(WIKITEXT2, root, download)
     folder = root / WIKITEXT2.place
-    return load_wikitext2(folder, length, part, test_samples).divided(partition, seed)
-
-
-def load_wikitext2(
-    folder: Path, length: int = 35, part: str = "train", test_samples: int | None = None
-) -> Arrays:
-    """The arrays of WikiText-2. Raises DataError."""
-    if part not in ("train", "valid"):
-        raise DataError(
-            f'part must be "train" or "valid", got {part!r}; the test text is for tests'
-        )
-    for name, value in (("length", length), ("test_samples", test_samples)):
-        if value is not None and value < 1:
-            raise DataError(f"{name} must be at least 1, got {value}")
-    path = folder / f"wiki.{part}.tokens"
+    path, test = folder / f"wiki.{part}.tokens", folder / "wiki.test.tokens"
     if not path.is_file():
         hint = ""
         if (folder / "wiki.valid.tokens").is_file():
@@ -79,7 +66,6 @@ def load_wikitext2(
     words = words_of(path)
     vocabulary = by_appearance(words)
     raw = Running(vocabulary)
-    test = folder / "wiki.test.tokens"
     tests = _windows(raw.store(words_of(test)), length, test)
     step = 1 if test_samples is None else -(-len(tests.inputs) // test_samples)
     return Arrays(
@@ -89,7 +75,7 @@ def load_wikitext2(
         class_names=tuple(vocabulary),
         raw=raw,
         details={"part": part, "length": length, "vocabulary": len(vocabulary)},
-    )
+    ).divided(partition, seed)
 
 
 def words_of(path: Path) -> list[str]:
@@ -150,15 +136,30 @@ def ag_news(
 
     Source: Zhang, Zhao and LeCun, NeurIPS 2015; length 64 as FIARSE's runs are costed here.
     """
-    folder = data_root(data_dir) / "ag_news_csv"
-    train, test = news_files(folder, part, download)
-    return tokenised(
-        "ag_news",
-        read_news(train),
-        read_news(test),
-        NEWS_CLASSES,
-        (length, vocabulary, tokeniser),
-        {} if part == "train" else {"part": part},
+    train_file, test_file = news_files(data_root(data_dir) / "ag_news_csv", part, download)
+    train, test = read_news(train_file), read_news(test_file)
+    details: dict[str, object] = {"length": length}
+    raw: Raw
+    if tokeniser == "words":
+        words = Words(by_frequency(train.texts, vocabulary), length)
+        inputs, tests = words.store(train.texts), words.store(test.texts)
+        raw, count = words, len(words.vocabulary)
+    elif vocabulary != _WORDS:
+        raise DataError(
+            f"vocabulary = {vocabulary} is for words; tokeniser '{tokeniser}' has its own; drop one"
+        )
+    else:
+        inputs, count = subwords(train.texts, tokeniser, length)
+        tests, _ = subwords(test.texts, tokeniser, length)
+        details["tokeniser"], raw = tokeniser, Subwords(tokeniser, length)
+    details |= {"vocabulary": count} | ({} if part == "train" else {"part": part})
+    return Arrays(
+        name="ag_news",
+        train=Samples(inputs, torch.tensor(train.labels)),
+        test=Samples(tests, torch.tensor(test.labels)),
+        class_names=NEWS_CLASSES,
+        raw=raw,
+        details=details,
     ).divided(partition, seed)
 
 
@@ -205,40 +206,3 @@ def read_news(path: Path) -> Labelled:
     if not labelled.texts:
         raise DataError(f"{path} has no rows; get it again")
     return labelled
-
-
-def tokenised(
-    name: str,
-    train: Labelled,
-    test: Labelled,
-    class_names: Sequence[str],
-    encoding: tuple[int, int, str],
-    details: dict[str, object] | None = None,
-) -> Arrays:
-    """Texts as numbers. encoding: length, vocabulary, and "words" of the training texts or the
-    source of a tokeniser. Raises DataError.
-    """
-    length, size, tokeniser = encoding
-    entries: dict[str, object] = {"length": length}
-    raw: Raw
-    if tokeniser == "words":
-        words = Words(by_frequency(train.texts, size), length)
-        inputs, tests = (words.store(part.texts) for part in (train, test))
-        raw, count = words, len(words.vocabulary)
-    elif size != _WORDS:
-        raise DataError(
-            f"vocabulary = {size} is for words; tokeniser '{tokeniser}' has its own; drop one"
-        )
-    else:
-        (inputs, count), (tests, _) = (
-            subwords(part.texts, tokeniser, length) for part in (train, test)
-        )
-        entries["tokeniser"], raw = tokeniser, Subwords(tokeniser, length)
-    return Arrays(
-        name=name,
-        train=Samples(inputs, torch.tensor(train.labels)),
-        test=Samples(tests, torch.tensor(test.labels)),
-        class_names=tuple(class_names),
-        raw=raw,
-        details={**entries, "vocabulary": count, **(details or {})},
-    )
