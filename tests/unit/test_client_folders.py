@@ -170,7 +170,7 @@ def test_leafs_json_of_any_set(tmp_path):
     users = {"lyon": {"x": ["a"], "y": [0]}}
     content = json.dumps({"users": ["lyon"], "num_samples": [], "user_data": users})
     write(tmp_path / "train" / "all_data.json", content)
-    refused(lambda: leaf(tmp_path), "user lyon: x and y must be numbers", "data.text")
+    refused(lambda: leaf(tmp_path), "client lyon: inputs have type <U1; give numbers")
     refused(lambda: leaf(tmp_path / "none"), "there is no folder")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -187,15 +187,11 @@ def leaf(path: PathLike = "") -> FederatedData:
 
     Source: Caldas et al., LEAF 2018.
     """
-    folder = _folder(path, "leaf")
-    parts = {
-        split: {
-            user.name: _pair(user.data, f"{user.file}: user {user.name}")
-            for user in leaf_users(sorted((folder / split).glob("*.json")))
-        }
-        for split in SPLITS
-    }
-    return _data(folder, parts["train"], parts["test"], "train/*.json")
+    return _data_of(
+        path,
+        "*.json",
+        lambda files: ((user.name, user.data, f"{user.file}: user") for user in leaf_users(files)),
+    )
 
 
 def pfllib(path: PathLike = "") -> FederatedData:
@@ -205,15 +201,16 @@ def pfllib(path: PathLike = "") -> FederatedData:
 
     Source: Zhang et al., PFLlib, JMLR 2025.
     """
-    folder = _folder(path, "pfllib")
-    parts = {
-        split: {
-            file.stem: _pair(_pickled(file), str(file))
-            for file in sorted((folder / split).glob("*.npz"), key=_number)
-        }
-        for split in SPLITS
-    }
-    return _data(folder, parts["train"], parts["test"], "train/0.npz")
+
+    def number(file: Path) -> tuple[int, str]:
+        whole = re.fullmatch("[0-9]{1,9}", file.stem)
+        return (int(file.stem) if whole else 0, file.stem)
+
+    return _data_of(
+        path,
+        "*.npz",
+        lambda files: ((f.stem, _pickled(f), f"{f}: client") for f in sorted(files, key=number)),
+    )
 
 
 def hdf5(
@@ -227,34 +224,33 @@ def hdf5(
     return _data(user_path(path), _groups(path, inputs, target), tests, "a group for each client")
 
 
-def _folder(path: PathLike, source: str) -> Path:
+def _data_of(
+    path: PathLike,
+    files: str,
+    read: Callable[[list[Path]], Iterable[tuple[str, Any, str]]],
+) -> FederatedData:
+    """The clients of such files in the folders train and test. read: the name, the content and the
+    place in errors of each client.
+    """
     folder = user_path(path)
     if not str(path) or not folder.is_dir():
-        raise DataError(f"there is no folder '{path}'; give data.path, as in {source} it has train")
-    return folder
+        raise DataError(f"there is no folder '{path}'; give data.path, a folder that has train")
+    train, tests = (
+        {name: _pair(content, f"{where} {name}") for name, content, where in read(each)}
+        for each in (sorted((folder / split).glob(files)) for split in SPLITS)
+    )
+    return _data(folder, train, tests, f"train/{files}")
 
 
-def _pair(content: Any, where: str) -> tuple[Any, Any]:
-    """x and y as arrays; floats of x stay, whole numbers of y are labels."""
-    content = content if isinstance(content, dict) else {}
-    x, y = content.get("x"), content.get("y")
-    if x is None or y is None:
-        raise DataError(f"{where} has no x and y")
-    try:
-        arrays = np.asarray(x), np.asarray(y)
-    except ValueError as error:  # rows of several lengths
-        raise DataError(f"{where}: x or y is not one array: {error}") from error
-    if arrays[0].dtype.kind not in "fiub" or arrays[1].dtype.kind not in "fiub":
+def _pair(content: Any, where: str, inputs: str = "x", target: str = "y") -> tuple[Any, Any]:
+    """What a client has under these two names."""
+    keys = [*content] if hasattr(content, "keys") else []
+    if inputs not in keys or target not in keys:
         raise DataError(
-            f"{where}: x and y must be numbers, got {arrays[0].dtype} and {arrays[1].dtype}; for "
-            "texts write a table, and give data.text"
+            f"{where} has no '{inputs}' and '{target}', but {', '.join(keys) or 'nothing'}; for "
+            "HDF5 give data.inputs and data.target"
         )
-    return arrays
-
-
-def _number(file: Path) -> tuple[int, str]:
-    whole = re.fullmatch("[0-9]{1,9}", file.stem)
-    return (int(file.stem) if whole else 0, file.stem)
+    return content[inputs], content[target]
 
 
 def _pickled(file: Path) -> Any:
@@ -277,22 +273,11 @@ def _groups(path: PathLike, inputs: str, target: str) -> Parts:
     """The clients of an HDF5 file."""
     h5py, file = need("h5py", "an HDF5 file", "hdf5", DataError), user_path(path)
 
-    def pairs() -> Iterator[tuple[str, tuple[Any, Any]]]:
-        with h5py.File(file) as content:
-            top = content.get("examples", content)
-            for name, group in top.items():
-                where = f"{file}: client {name}"
-                keys = [*group] if hasattr(group, "keys") else []
-                if inputs not in keys or target not in keys:
-                    raise DataError(
-                        f"{where} has no '{inputs}' and '{target}', but "
-                        f"{', '.join(keys) or 'nothing'}; give data.inputs and data.target"
-                    )
-                pair = {"x": group[inputs][()], "y": group[target][()]}
-                yield name, _pair(pair, where)
-
     try:
-        return dict(pairs())
+        with h5py.File(file) as content:
+            top = content.get("examples", content).items()
+            pairs = {n: _pair(group, f"{file}: client {n}", inputs, target) for n, group in top}
+            return {name: (x[()], y[()]) for name, (x, y) in pairs.items()}
     except OSError as error:
         raise DataError(f"{file} is no whole HDF5 file: {str(error).splitlines()[0]}") from error
 
