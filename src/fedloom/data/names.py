@@ -36,18 +36,8 @@ SOURCES: Registry[Callable[..., FederatedData]] = Registry(
     {
         source.__name__: source
         for source in (
-            *(
-                digits,
-                heart,
-                shapes,
-                mnist,
-                fashion_mnist,
-                cifar10,
-                cifar100,
-                tiny_imagenet,
-                femnist,
-                celeba,
-            ),
+            *(digits, heart, shapes, mnist, fashion_mnist, cifar10, cifar100),
+            *(tiny_imagenet, femnist, celeba),
             *(shakespeare, wikitext2, ag_news, tcga, folders, table, hugging_face),
             *(leaf, pfllib, hdf5),
         )
@@ -55,42 +45,10 @@ SOURCES: Registry[Callable[..., FederatedData]] = Registry(
     own=FederatedData,
 )
 
-__all__ = [
-    "SOURCES",
-    "TESTS",
-    "FederatedData",
-    "Images",
-    "MatchedPartition",
-    "Partition",
-    "Ragged",
-    "Tokens",
-    "Transform",
-    "ag_news",
-    "celeba",
-    "cifar10",
-    "cifar100",
-    "data_root",
-    "digits",
-    "fashion_mnist",
-    "femnist",
-    "folders",
-    "from_arrays",
-    "from_clients",
-    "from_datasets",
-    "from_partitions",
-    "hdf5",
-    "heart",
-    "hugging_face",
-    "leaf",
-    "measure",
-    "mnist",
-    "pfllib",
-    "shakespeare",
-    "shapes",
-    "table",
-    "tcga",
-    "tiny_imagenet",
-    "wikitext2",
-    "with_client_tests",
-]
+__all__ = ["SOURCES", "TESTS", "FederatedData", "MatchedPartition", "Partition", "Ragged"]
+__all__ += ["Images", "Tokens", "Transform", "data_root", "measure", "with_client_tests"]
+__all__ += ["celeba", "cifar10", "cifar100", "digits", "fashion_mnist", "femnist", "heart", "mnist"]
+__all__ += ["ag_news", "shakespeare", "shapes", "tcga", "tiny_imagenet", "wikitext2"]
+__all__ += ["folders", "from_arrays", "from_clients", "from_datasets", "from_partitions", "hdf5"]
+__all__ += ["hugging_face", "leaf", "pfllib", "table"]
 __all__ += partition.__all__

@@ -35,27 +35,10 @@ from fedloom.data.partition.without_labels import (
     writers,
 )
 
-__all__ = [
-    "PARTITIONS",
-    "blocks",
-    "by_lists",
-    "class_groups",
-    "classes_per_client",
-    "dirichlet",
-    "dirichlet_interleaved",
-    "dirichlet_recycled",
-    "dirichlet_unbalanced",
-    "drawn",
-    "iid",
-    "lists",
-    "natural",
-    "pathological",
-    "replicated",
-    "shards",
-    "similarity",
-    "stratified",
-    "writers",
-]
+__all__ = ["PARTITIONS", "blocks", "by_lists", "iid", "lists", "natural", "replicated", "writers"]
+__all__ += ["class_groups", "classes_per_client", "shards", "similarity", "stratified"]
+__all__ += ["dirichlet", "dirichlet_interleaved", "dirichlet_recycled", "dirichlet_unbalanced"]
+__all__ += ["drawn", "pathological"]
 
 _ALL: tuple[Callable[..., Partition], ...] = (
     *(iid, blocks, stratified, replicated, similarity),
