@@ -30,7 +30,7 @@ def test_a_folder_per_client_with_arrays(tmp_path):
     arrays(tmp_path / "a", inputs=[[3.0]], targets=[1], test_inputs=[[9.0]], test_targets=[0])
     (tmp_path / ".hidden").mkdir()
     data = folders(path=tmp_path)
-    assert data.about["client_names"] == ["a", "b"] and data.sizes.tolist() == [1, 2]
+    assert data.client_names == ("a", "b") and data.sizes.tolist() == [1, 2]
     assert data.client_names == ("a", "b") and data.client(1)[0].flatten().tolist() == [1, 2]
     assert data.test_inputs.tolist() == [[9]] and data.test_clients.sizes.tolist() == [1, 0]
     (tmp_path / "c").mkdir()

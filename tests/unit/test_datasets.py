@@ -173,9 +173,9 @@ def test_types_of_columns_are_read_for_what_they_hold(parquet):
         "label": arrow.array(["no", "yes", "no"]).dictionary_encode(),
     }
     data = parquet(coded)
-    assert data.class_names == ("no", "yes") and data.about["client_names"] == ["a", "b"]
+    assert data.class_names == ("no", "yes") and data.client_names == ("a", "b")
     numbers = parquet({"site": [10.0, 9.0, 10.0], "x": [1, 2, 3], "label": [0.5, 1.5, 2.0]})
-    assert numbers.about["client_names"] == ["9", "10"] and numbers.classes is None
+    assert numbers.client_names == ("9", "10") and numbers.classes is None
     texts = parquet({"site": SITES, "t": ["b a", "a", "a"], "label": [0, 1, 0]}, text="t", length=2)
     assert texts.inputs.tolist() == [[3, 2], [2, 0], [2, 0]]
 

@@ -44,7 +44,7 @@ def load(tmp_path, monkeypatch):
 def test_a_table_has_a_client_per_value_of_a_column(load, tmp_path):
     test = write(tmp_path / "test.csv", "label,site,dose,age\nno,bonn,1,30\nyes,oslo,1,3")
     data = load(ROWS, client="site", test=test)
-    assert data.about["client_names"] == ["bonn", "lyon"] and data.class_names == ("no", "yes")
+    assert data.class_names == ("no", "yes")
     assert data.client_names == ("bonn", "lyon")
     assert load(ROWS, natural(min_size=2), client="site").client_names == ("lyon",)
     assert data.client(0)[0].tolist() == [[50, 2]] and data.client(1)[1].tolist() == [0, 1]

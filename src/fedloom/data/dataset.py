@@ -145,5 +145,4 @@ class Arrays:
             train=parted(self.train, tests=False),
             test=None if self.test is None else parted(self.test, tests=True),
             owner_names=[f"{name}/{part}" for name in self.owner_names for part in range(parts)],
-            details={k: v for k, v in self.details.items() if k != "client_names"},
         )

@@ -88,7 +88,6 @@ def folders(
         class_names=classes,
         transform=transform,
         raw=None if size is None or arrays else Resized(),
-        details={"client_names": names} if len(names) <= 1000 else {},
     ).divided(natural() if partition is None else partition, seed)
 
 

@@ -71,11 +71,13 @@ def hugging_face(
         tables.append(_table(rows, where, [inputs, target], client, tables))
     classes = _joined_classes([rows for rows, _ in splits], target)
     columns, raw = _inputs(tables, inputs, length, vocabulary)
-    transform = _transform(columns[0], mean, std, rotate=rotate, crop=crop, flip=flip)
-    details: dict[str, Any] = {"split": split, "inputs": inputs, "target": target}
-    name = Path(path).name
-    parts = name, tables, columns, target, client, partition, seed, details, transform, raw
-    return dealt(*parts, class_names=classes)
+    fields = {
+        "name": Path(path).name,
+        "transform": _transform(columns[0], mean, std, rotate=rotate, crop=crop, flip=flip),
+        "raw": raw,
+        "details": {"split": split, "inputs": inputs, "target": target},
+    }
+    return dealt(tables, columns, target, classes, client, partition, seed, **fields)
 
 
 def _table(

@@ -49,8 +49,6 @@ from fedloom.data.own.rows import (
     warn_of_one_class,
 )
 from fedloom.data.partition.without_labels import natural
-from fedloom.data.raw_inputs import Raw
-from fedloom.data.transforms import Images
 from fedloom.errors import DataError
 
 if TYPE_CHECKING:
@@ -208,8 +206,8 @@ class Files:
             details["recode"] = {k: dict(v) for k, v in self.reading.recode.items()}
         first = files_of(self.path)[0]
         name = first.absolute().parent.name if several(self.path) else stem(first)
-        parts = name, tables, inputs, target, self.owner, partition, seed, details
-        return dealt(*parts, raw=raw, class_names=classes)
+        fields = {"name": name, "raw": raw, "details": details}
+        return dealt(tables, inputs, target, classes, self.owner, partition, seed, **fields)
 
     def _targets(self, columns: Sequence[str]) -> list[str]:
         """The columns that the target is made of."""
@@ -332,19 +330,18 @@ def targets_of(
 
 
 def dealt(
-    name: str,
     tables: Sequence[Table],
     inputs: Sequence[Tensor],
     target: str | Sequence[str],
+    class_names: Sequence[str],
     client: str | None,
     partition: Partition | None,
     seed: int,
-    details: dict[str, Any],
-    transform: Images | None = None,
-    raw: Raw | None = None,
-    class_names: Sequence[str] = (),
+    **fields: Any,
 ) -> FederatedData:
-    """Divide the rows of a training table and perhaps a test table among clients."""
+    """Divide the rows of a training table and perhaps a test table among clients. fields: of
+    `Arrays`.
+    """
     targets, classes = targets_of(tables, target, class_names)
     owners = tests = None
     names: tuple[str, ...] = ()
@@ -353,20 +350,16 @@ def dealt(
         names = distinct_names(cells)
         warn_of_look_alikes(f"{tables[0].where}, column '{client}'", names)
         owners = indices_in(cells, names)
-        details |= {"client_names": list(names)} if len(names) <= 1000 else {}
         by_client = partition is None or isinstance(partition, natural)
         if by_client and len(tables) > 1 and client in tables[1].columns:
             tests = _test_owners(tables[1], client, names)
     arrays = Arrays(
-        name=name,
         train=Samples(inputs[0], targets[0], owners),
         test=Samples(inputs[1], targets[1], tests) if len(tables) > 1 else None,
         by="clients",
         owner_names=names,
         class_names=classes,
-        transform=transform,
-        raw=raw,
-        details=details,
+        **fields,
     )
     return arrays.divided(natural() if partition is None else partition, seed)
 
