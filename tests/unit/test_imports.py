@@ -173,7 +173,7 @@ def test_a_library_is_used_in_its_place_only():
 
 def test_only_the_command_line_prints_and_reads_the_environment():
     """And folders of the user, and what torchrun sets."""
-    places = ["data.published.download", "data.published.cache", "core.ranks"]
+    places = ["data.published.download", "data.published.files", "core.ranks"]
     for path in PATHS:
         if module(path)[:1] != ["cli"]:
             assert "print" not in calls(path), path

@@ -16,7 +16,7 @@ import torch
 from published import idx, write
 
 from fedloom.data import data_root, iid
-from fedloom.data.published import cache
+from fedloom.data.published import files as cache
 from fedloom.data.published import images as sources
 from fedloom.data.published.download import PublishedFile, fetch, fetch_archive
 from fedloom.data.published.files import read_idx

@@ -30,9 +30,8 @@ from fedloom.data import (
     writers,
 )
 from fedloom.data.published import images
-from fedloom.data.published.cache import FOLDER
 from fedloom.data.published.download import md5_of
-from fedloom.data.published.files import unpickled
+from fedloom.data.published.files import FOLDER, unpickled
 from fedloom.storage import identity
 from support.refusals import refused
 

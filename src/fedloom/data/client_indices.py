@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from os import PathLike
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -12,7 +13,6 @@ import torch
 from torch import Tensor
 
 from fedloom.core.user_paths import user_path
-from fedloom.data.own import npy
 from fedloom.errors import DataError
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -115,13 +115,34 @@ class MatchedPartition(Partition, Protocol):
         ...
 
 
+def read_numpy(path: str | PathLike[str]) -> dict[str, np.ndarray[Any, Any]]:
+    """{name: array} of a .npz file, or of a .npy file by its own name; pickles are refused. Raises
+    ValueError of one line, for a missing file too.
+    """
+    arrays, name = {}, ""
+    try:
+        with open(path, "rb") as file:  # given a name, numpy leaves a damaged file open
+            content = np.load(file, allow_pickle=False)
+            if isinstance(content, np.ndarray):
+                return {Path(path).stem: content}
+            for name in content.files:
+                if not isinstance(array := content[name], np.ndarray):
+                    raise ValueError("it is no array")
+                arrays[name] = array
+    except Exception as error:  # of a damaged file it may be any
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        where = f"array '{name[:60]}': " if name else ""
+        raise ValueError(f"{where}{reason.splitlines()[0][:300]}") from None
+    return arrays
+
+
 def read_arrays(path: str | PathLike[str]) -> dict[str, Tensor]:
     """The int64 arrays of a .npz file of index lists: offsets, indices, and any others.
 
     Raises DataError for a file that cannot be read or lacks these two.
     """
     try:
-        arrays = npy.read_arrays(user_path(path))
+        arrays = read_numpy(user_path(path))
     except ValueError as error:
         raise DataError(f"{path} is not a readable .npz file of index lists: {error}") from error
     for name, array in arrays.items():

@@ -243,17 +243,17 @@ class FederatedData:
         inputs, targets = self.client(client)
         sizes = torch.zeros_like(self.sizes)
         sizes[client] = len(inputs)
-        rows = None if self.test_clients is None or not tests else self.test_clients.of(client)
-        tested = rows is not None and len(rows) > 0
+        test_inputs = test_targets = None
+        if tests and self.test_clients is not None and len(rows := self.test_clients.of(client)):
+            assert self.test_inputs is not None and self.test_targets is not None
+            test_inputs, test_targets = self.test_inputs[rows], self.test_targets[rows]
         return replace(
             self,
             inputs=inputs,
             targets=targets,
             clients=Ragged.from_sizes(sizes),
-            test_inputs=self.test_inputs[rows] if tested and self.test_inputs is not None else None,
-            test_targets=(
-                self.test_targets[rows] if tested and self.test_targets is not None else None
-            ),
+            test_inputs=test_inputs,
+            test_targets=test_targets,
             test_clients=None,
             validation=None,
             roll=Roll(self.sizes, self.classes),

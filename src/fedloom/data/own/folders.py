@@ -16,12 +16,11 @@ import torch
 
 from fedloom.core.extras import need
 from fedloom.core.user_paths import user_path
-from fedloom.data.client_indices import Partition
+from fedloom.data.client_indices import Partition, read_numpy
 from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import FederatedData
 from fedloom.data.own.columns import warn_of_look_alikes
 from fedloom.data.own.in_memory import from_clients, join
-from fedloom.data.own.npy import read_arrays
 from fedloom.data.partition.without_labels import natural
 from fedloom.data.pictures import open_picture
 from fedloom.data.published.files import unpickle
@@ -101,7 +100,7 @@ def _arrays(client: Path) -> dict[str, Part]:
     try:
         whole = client / "data.npz"
         for path in [whole] if whole.is_file() else sorted(client.glob("*.npy")):
-            values |= read_arrays(path)
+            values |= read_numpy(path)
     except ValueError as error:
         raise DataError(f"arrays in {client} are damaged: {error}") from error
     out: dict[str, Part] = {}

@@ -407,7 +407,9 @@ def _samples(dataset: Any, where: str, stored: bool) -> _Samples:
         ) from error
     for i in range(count):
         x, y = _sample(dataset, i, where, stored)
-        if i < _TWICE and not all(map(_equal, (x, y), _sample(dataset, i, where, stored))):
+        again = _sample(dataset, i, where, stored) if i < _TWICE else (x, y)
+        pairs = zip((x, y), again, strict=True)
+        if not all(np.array_equal(a, b, equal_nan=a.is_floating_point()) for a, b in pairs):
             raise DataError(
                 f"{where}, sample {i} is another one when it is read twice: the Dataset is random, "
                 "and each sample is read once, so an augmentation would be the same in all rounds; "
@@ -448,10 +450,6 @@ def _plain(value: Any, stored: bool) -> Any:
         return value
     pixels = torch.from_numpy(as_array(value, None, "the picture", None).copy())
     return pixels if stored else pixels.float() / 255
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return np.array_equal(one.numpy(), other.numpy(), equal_nan=one.is_floating_point())
 
 
 def _classes(dataset: Any, labels: Tensor) -> tuple[str, ...]:

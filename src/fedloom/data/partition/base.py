@@ -93,10 +93,17 @@ class ByLabel:
                 f"{self.clients} clients cannot share {len(labels)} test samples; take at most "
                 f"{len(labels)} clients, or no client test sets"
             )
+        return _pools(labels, self._classes(targets, labels), rng), rng
+
+    def _classes(self, targets: Tensor, tests: Ints) -> Ints:
+        """The classes of training labels. Raises DataError for one that test labels alone have."""
         classes = np.unique(self._labels(targets))
-        if len(odd := np.setdiff1d(labels, classes)):
-            refuse_class(odd[0])
-        return _pools(labels, classes, rng), rng
+        if len(odd := np.setdiff1d(tests, classes)):
+            raise DataError(
+                f"the test set has class {odd[0]}, which no training sample has: it can match no "
+                "client's labels; take independent test sets"
+            )
+        return classes
 
     def _labels(self, targets: Tensor) -> Ints:
         if targets.is_floating_point() or targets.ndim != 1:
@@ -124,14 +131,6 @@ def check_classes(classes: int, count: int) -> None:
         raise DataError(
             f"a client cannot hold {classes} classes, the labels have {count}; take at most {count}"
         )
-
-
-def refuse_class(odd: Any) -> None:
-    """Raise DataError for a class of the test set that training does not know."""
-    raise DataError(
-        f"the test set has class {odd}, which no training sample has: it can match no client's "
-        "labels; take independent test sets"
-    )
 
 
 # ------------------------------------------------------------------------------------------- pools

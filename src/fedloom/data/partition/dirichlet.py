@@ -29,7 +29,6 @@ from fedloom.data.partition.base import (
     even_sizes,
     in_order,
     ranks,
-    refuse_class,
 )
 from fedloom.errors import DataError
 
@@ -314,9 +313,8 @@ class drawn(ByLabel, NamedPartition):
 
     def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
         """Return `each` test samples for every client, by its label shares in training."""
-        labels, classes = self._labels(tests), np.unique(self._labels(targets))
-        if len(odd := np.setdiff1d(labels, classes)):
-            refuse_class(odd[0])
+        labels = self._labels(tests)
+        classes = self._classes(targets, labels)
         return self._draw([np.flatnonzero(labels == c) for c in classes], seed, "test samples")
 
     def _draw(self, pools: Pools, seed: int, purpose: str) -> Ragged:

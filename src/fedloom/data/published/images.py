@@ -22,7 +22,6 @@ from fedloom.data.partition import dirichlet
 from fedloom.data.partition.base import Floats
 from fedloom.data.partition.without_labels import natural
 from fedloom.data.pictures import open_picture
-from fedloom.data.published.cache import New, prepared
 from fedloom.data.published.download import (
     CATALOGUE,
     DataDir,
@@ -32,7 +31,15 @@ from fedloom.data.published.download import (
     fetch,
     fetch_set,
 )
-from fedloom.data.published.files import read_batch, read_idx, read_rows, read_text, unpickled
+from fedloom.data.published.files import (
+    New,
+    prepared,
+    read_batch,
+    read_idx,
+    read_rows,
+    read_text,
+    unpickled,
+)
 from fedloom.data.raw_inputs import Pixels
 from fedloom.data.transforms import Fill, Images
 from fedloom.errors import DataError

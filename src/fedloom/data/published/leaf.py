@@ -19,9 +19,8 @@ from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import FederatedData
 from fedloom.data.pictures import open_picture, pillow
-from fedloom.data.published.cache import New, prepared
 from fedloom.data.published.download import CATALOGUE, DataDir, data_root
-from fedloom.data.published.files import read_json
+from fedloom.data.published.files import New, prepared, read_json
 from fedloom.data.raw_inputs import Characters, Resized
 from fedloom.data.transforms import Images, Tokens
 from fedloom.errors import DataError
