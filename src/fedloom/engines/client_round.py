@@ -175,33 +175,25 @@ class Client:
         return download
 
     def take_in(
-        self,
-        out: RangeResult,
-        result: LocalResult,
-        download: Download,
-        place: int,
-        i: int,
-        round: int,
-        scale: float = 1.0,
+        self, out: RangeResult, result: LocalResult, download: Download, place: int, at: At
     ) -> None:
         """Add what a client sent, its state and its cost to a result. Raises ClientError."""
         part, why, sizes, squares = None, result.why, result.sizes, result.squares
         if not why:
             try:
-                part = self.server_half(
-                    result.up, result.buffers, result.job, download, i, round, scale
-                )
-                out.memories[i] = result.memory
+                part = self.server_half(result.up, result.buffers, result.job, download, at)
+                out.memories[at.client] = result.memory
             except NotFiniteError as error:  # the aggregation cannot add it
                 why = str(error)
         if why and self.plan.nonfinite == "stop":
+            where = f"{self.plan.algorithm.method}: client {at.client}, round {at.round + 1}"
             raise ClientError(
-                f"{self.plan.algorithm.method}: client {i}, round {round + 1}: {why}; lower "
-                'local.lr, set local.clip, or skip such clients with nonfinite="skip"'
+                f"{where}: {why}; lower local.lr, set local.clip, or skip such clients with "
+                'nonfinite="skip"'
             )
         if why:  # a codec takes finite values only: this client has nothing to send
             sizes, squares = {} if self.codes else nbytes(numbers(result.up)), None
-        client_cost = cost(i, int(result.job.steps), result, download.down, sizes, squares)
+        client_cost = cost(at.client, int(result.job.steps), result, download.down, sizes, squares)
         out.stats.append(client_cost._replace(answered=False) if why else client_cost)
         push(out.nodes, 0, place, part)
 
@@ -221,26 +213,14 @@ class Client:
         return download
 
     def client_half(
-        self,
-        download: Download,
-        memory: Rec,
-        i: int,
-        round: int,
-        scale: float = 1.0,
-        unchecked: bool = False,
+        self, download: Download, memory: Rec, at: At, unchecked: bool = False
     ) -> LocalResult:
         """All that a client does in a round. memory: its state (d,); unchecked: see send()."""
-        result = self.train(self.receive(download, memory), memory, i, round)
-        return self.send(result, download, i, round, scale, unchecked)
+        result = self.train(self.receive(download, memory), memory, at.client, at.round)
+        return self.send(result, download, at, unchecked)
 
     def send(
-        self,
-        result: LocalResult,
-        download: Download,
-        i: int,
-        round: int,
-        scale: float = 1.0,
-        unchecked: bool = False,
+        self, result: LocalResult, download: Download, at: At, unchecked: bool = False
     ) -> LocalResult:
         """What leaves a client after its steps. unchecked: the sum shows what is not finite."""
         if self._sending or download.buffers.numel():
@@ -248,7 +228,7 @@ class Client:
         try:
             for stage in self._sending:
                 state = getattr(result.memory, stage.name, NO_STATE)
-                arguments = result, state, download, At(self.fed.seed, round, i, scale)
+                arguments = result, state, download, at
                 result, state = with_note(f"{type(stage).__name__}.send()", stage.send, *arguments)
                 if stage.name:
                     result = result._replace(memory=result.memory._replace(**{stage.name: state}))
@@ -260,12 +240,13 @@ class Client:
         elif unchecked or (finite(up) and (not buffers.numel() or finite(buffers))):
             up = up if download.wire is download.view else download.wire.take(up)
             try:
-                read, sizes, link = self.link.coded(up, result.memory.link, download, round, i)
+                place = at.round, at.client
+                read, sizes, link = self.link.coded(up, result.memory.link, download, *place)
                 if (travelling := download.travelling(buffers)).numel():
                     sizes["buffers"] = travelling.nbytes
-                memory = result.memory._replace(link=link, last=float(round))
+                memory = result.memory._replace(link=link, last=float(at.round))
                 if self._arrives:
-                    state = self._arrived(read, numbers(result.up), memory.alg, download, i, round)
+                    state = self._arrived(read, numbers(result.up), memory.alg, download, at)
                     memory = memory._replace(alg=state)
                 squares = self.link.link.squares(up, link)  # a vector more, so before the sum
                 return result._replace(up=read, memory=memory, sizes=sizes, squares=squares)
@@ -273,47 +254,37 @@ class Client:
                 why = str(error)  # added, and the sum may overflow
         return result._replace(why=why)
 
-    def _arrived(self, sent: Any, up: Rec, mem: Rec, download: Download, i: int, round: int) -> Rec:
+    def _arrived(self, sent: Any, up: Rec, mem: Rec, download: Download, at: At) -> Rec:
         """The method's state (d,) after the client has read its own update as the server will.
         sent: the update behind the codecs, or its bytes; up: as it was before them.
         """
         layout, whole = download.wire.layout, download.wire is download.view
         if not is_rec(sent):
             sent = self.link.link.receive(sent, layout, up if whole else download.wire.take(up))
-        read = self._read(sent, download, i, round)
+        read = self._read(sent, download, at)
         if not whole:  # what does not travel is the client's
             read = download.wire.put(read, up)
         new = self.steps.guard.call("arrived", read, download.view.take(mem))
         return download.view.put(new, mem)
 
-    def _read(self, up: Rec, download: Download, i: int, round: int) -> Rec:
+    def _read(self, up: Rec, download: Download, at: At) -> Rec:
         """An update as it arrived -> without what stages have put on it."""
         for stage in reversed(self._reading):
-            at = At(self.fed.seed, round, i)
             up = with_note(f"{type(stage).__name__}.read()", stage.read, up, download, at)
         return up
 
-    def server_half(
-        self,
-        up: Rec,
-        buffers: Vec,
-        job: Job,
-        download: Download,
-        i: int,
-        round: int,
-        scale: float = 1.0,
-    ) -> Rec:
+    def server_half(self, up: Rec, buffers: Vec, job: Job, download: Download, at: At) -> Rec:
         """A client update as the server reads it, and the client's buffers -> the leaf of the
-        sums. job: of the last step. The move counts `scale` times, as an older one may count less;
+        sums. job: of the last step. The move counts at.scale times, as an older one may count less;
         other fields are what they are. Raises NotFiniteError.
         """
-        up = self._read(up, download, i, round)
+        up = self._read(up, download, at)
         if self.leaves is not None:
             return spread(self.leaves.part(up, buffers), download.wire)
-        if scale != 1:
-            up = up._replace(delta=scale * up.delta)
+        if at.scale != 1:
+            up = up._replace(delta=at.scale * up.delta)
         weight, aggregation = float(up.weight), self.aggregation
-        weights = self.views.weights(weight, up.delta, download.view, i)
+        weights = self.views.weights(weight, up.delta, download.view, at.client)
         unweighted = numbers(unweighted_of(self.plan.algorithm, up, job))
         # new memory, which the sums may write into; the delta of a plain update is new already
         mul = torch.Tensor.mul_ if self._fresh and up.delta._base is None else torch.mul
@@ -338,8 +309,8 @@ class Client:
                 part = rec(**part._asdict(), relative=job.relative_weight * ones)
         part = spread(part, download.wire)
         if rows:
-            return row(part, i)
-        return part if plain else aggregation.leaf(part, download.msg, self.fed.seed, round, i)
+            return row(part, at.client)
+        return part if plain else aggregation.leaf(part, download.msg, *at[:3])
 
     def answer_bytes(self, answer: Rec) -> dict[str, int]:
         """{field: bytes} of an answer to ask(), which travels exactly."""

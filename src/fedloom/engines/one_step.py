@@ -21,6 +21,7 @@ from ..core.vector import leaves, rec, tree
 from ..core.wire import nbytes
 from ..federation.federation import Federation
 from ..plan import Plan
+from ..stage import At
 from ..storage.records import sparsify
 from .base import Engine, one_thread
 from .client_results import Request, TrainTask
@@ -113,7 +114,7 @@ class _OneByOne(Serial):
         seconds = min(_seconds(train, task.msg.x) for _ in range(3))
         with _Allocated() as allocated:
             result = train()
-        new_memory = client.send(result, download, i, task.round).memory
+        new_memory = client.send(result, download, At(client.fed.seed, task.round, i)).memory
         kept_bytes = sum(nbytes(sparsify(new_memory)).values())
         return StepCost(seconds / 2, download.msg.x.nbytes, size + allocated.peak, kept_bytes)
 

@@ -17,7 +17,7 @@ from ..core.wire import nbytes
 from ..errors import ClientError
 from ..federation.federation import Federation
 from ..plan import Plan
-from ..stage import Download, LocalResult
+from ..stage import At, Download, LocalResult
 from ..submodels.base import whole
 from ..trace import data_requests
 from .author_rules import with_note
@@ -128,7 +128,7 @@ class Clients:
         unchecked: bool,
     ) -> None:
         """Train clients at once. start: {client: its state}; part: what these clients are asked."""
-        client, how = self.client, (part.round, part.scale, unchecked)
+        client, at = self.client, At(self.fed.seed, part.round, -1, part.scale)
         groups, sent = self._groups(start), dict[int, LocalResult]()
         for group in groups:
             download, trained = downloads[self.fed.capacity(group[0])], None
@@ -140,14 +140,15 @@ class Clients:
                         return
             for r, i in enumerate(group):
                 with client.explained(i, part.round):
+                    now = at._replace(client=i)
                     if trained is None:
-                        sent[i] = client.client_half(download, start[i], i, *how)
+                        sent[i] = client.client_half(download, start[i], now, unchecked)
                     else:
-                        sent[i] = client.send(trained.result(r), download, i, *how)
+                        sent[i] = client.send(trained.result(r), download, now, unchecked)
         for place, i in enumerate(start, part.first):
             with client.explained(i, part.round):
                 download = downloads[self.fed.capacity(i)]
-                client.take_in(out, sent.pop(i), download, place, i, part.round, part.scale)
+                client.take_in(out, sent.pop(i), download, place, at._replace(client=i))
 
     def _too_many(self, clients: list[int], round: int) -> ClientError:
         """The error about clients that do not fit into the memory together. Fewer at once would

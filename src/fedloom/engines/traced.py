@@ -14,7 +14,7 @@ from ..core.vector import Rec, Vec, tree
 from ..errors import ClientError, FedloomError
 from ..federation.federation import Federation
 from ..plan import Plan
-from ..stage import Download, LocalResult
+from ..stage import At, Download, LocalResult
 from .client_results import RangeResult, Request, TrainTask
 from .client_round import Client
 from .local_steps import LocalRound
@@ -76,10 +76,11 @@ def traced(
             received = client.receive(download, memory)
             result = result or look.trained(client.local_round(received, memory, i, round))
             trace.trained = result._replace(up=tree(_copy, result.up), x=result.x.clone())
-            sent = client.send(result, download, i, round, task.scale)
+            at = At(fed.seed, round, i, task.scale)
+            sent = client.send(result, download, at)
             trace.sent = sent._replace(up=tree(_copy, sent.up))  # the sums may write into it
             trace.result = RangeResult([], {}, [])
-            client.take_in(trace.result, sent, download, 0, i, round, task.scale)
+            client.take_in(trace.result, sent, download, 0, at)
     except FedloomError as error:
         trace.error = str(error)
     batches = fed.batches(i, round, steps_before(memory))

@@ -28,7 +28,7 @@ from fedloom.engines.summation import finite, push
 from fedloom.errors import ConfigError, FedloomError, WireError
 from fedloom.federation.federation import Federation
 from fedloom.plan import Plan
-from fedloom.stage import Download
+from fedloom.stage import At, Download
 from fedloom.storage.manifest import round_folders
 
 from .attendance import Attendance, SpareError
@@ -370,7 +370,8 @@ class FederationEngine:
             rates = self.client.steps.rates(i, round)
             job = self.client.steps.job(i, round, last, download, rates)
             job = job.at(lr=rates[-1], step=len(rates) - 1.0)
-            part = self.client.server_half(up, client_buffers, job, download, i, round, scale)
+            at = At(self._fed.seed, round, i, scale)
+            part = self.client.server_half(up, client_buffers, job, download, at)
         except FedloomError as error:
             raise WireError(str(error)) from None
         if not finite(part):

@@ -32,7 +32,7 @@ from fedloom.evaluation import reliability
 from fedloom.evaluation.reliability import LEAST
 from fedloom.federation.federation import Federation
 from fedloom.plan import Plan
-from fedloom.stage import Download
+from fedloom.stage import At, Download
 from fedloom.submodels.base import View
 
 from .downlink import LostError, read_compressed
@@ -256,7 +256,8 @@ class Node:
         for account in self._accounts:
             account.pay()
         with self._client.explained(self.i, ask.round):
-            outcome = self._client.client_half(download, memory, self.i, ask.round)
+            at = At(self._client.fed.seed, ask.round, self.i)
+            outcome = self._client.client_half(download, memory, at)
         if outcome.why:
             raise ClientError(outcome.why)
         packet: Parts = outcome.up

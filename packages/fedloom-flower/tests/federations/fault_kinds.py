@@ -146,9 +146,9 @@ class Private(Kind):
         self.spent = Counter[int]()
         half = nodes.Client.client_half
 
-        def counting_half(client: Any, share: Any, memory: Any, i: int, *more: Any) -> Any:
-            self.spent[i] += 1
-            return half(client, share, memory, i, *more)
+        def counting_half(client: Any, share: Any, memory: Any, at: Any, *more: Any) -> Any:
+            self.spent[at.client] += 1
+            return half(client, share, memory, at, *more)
 
         patch.setattr(nodes.Client, "client_half", counting_half)
         for module in (accounting, private_examples):
