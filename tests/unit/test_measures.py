@@ -32,7 +32,7 @@ from fedloom.measures.surface import axes, directions
 from fedloom.models import mlp
 from fedloom.objectives import SquaredError
 from fedloom.report import group_runs, load_run
-from fedloom.report.measures import measure_cells, measure_pictures
+from fedloom.report.charts import measure_cells, measure_pictures
 from fedloom.submodels import FIARSE
 from support.refusals import refused
 from tiny import A, B, quadratics, timeless, trace, weights

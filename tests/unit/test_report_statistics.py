@@ -12,8 +12,7 @@ from fedloom.core import curves
 from fedloom.core.curves import VALUE_WORDS, at, crossing, last_tenth
 from fedloom.errors import ConfigError
 from fedloom.report import comparison, load_runs
-from fedloom.report.answer import answer
-from fedloom.report.differences import as_lines, columns, differences
+from fedloom.report.differences import answer, as_lines, difference_columns, differences
 from fedloom.report.statistics import (
     Paired,
     against,
@@ -158,7 +157,8 @@ def test_a_comparison_says_what_each_group_is_less_the_first(tmp_path):
     assert "2 comparisons" in last
     assert "53.00 % less 51.00 %: +2.00 ± 2.48 (95 %, Student, 3 seeds), p 0.074" in line
     assert line.endswith("p 0.074 (by Holm 0.074): undecided")
-    assert columns("base", pairs)["p"] is None and columns("far", pairs)["verdict"] == "above"
+    assert difference_columns("base", pairs)["p"] is None
+    assert difference_columns("far", pairs)["verdict"] == "above"
     other = differences(groups, "near")
     assert [d.label for d in other] == ["base", "far"]
     assert other[0].gap.mean == pytest.approx(-0.02)
@@ -208,7 +208,7 @@ def answered(folder, values, **more):
     """The answer for {label: the last evaluation of each seed}."""
     groups = fake_groups(folder, {k: [[0.1, v] for v in row] for k, row in values.items()}, **more)
     pairs = differences(groups)
-    table = [row | columns(row["label"], pairs) for row in comparison(groups)]
+    table = [row | difference_columns(row["label"], pairs) for row in comparison(groups)]
     return answer(groups, table, pairs)
 
 

@@ -13,7 +13,7 @@ import fedloom
 from fedloom.cli.__main__ import cli
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.report import curve_data as series
-from fedloom.report.differences import columns as beside_of
+from fedloom.report.differences import difference_columns as beside_of
 from fedloom.report.differences import differences, setting_cells, setting_columns
 from fedloom.report.table_text import (
     aligned,

@@ -94,11 +94,11 @@ def compare_command(
 
 def _whole(rows: Rows, groups: Sequence[Group], compared: Sequence[Difference]) -> Rows:
     """The rows with the numbers of their difference, and the settings that differ."""
-    from fedloom.report.differences import columns, setting_columns
+    from fedloom.report.differences import difference_columns, setting_columns
 
     settings = setting_columns(groups)
     return [
-        row | columns(row["label"], compared) | cells
+        row | difference_columns(row["label"], compared) | cells
         for row, cells in zip(rows, settings, strict=True)
     ]
 

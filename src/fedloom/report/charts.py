@@ -1,4 +1,6 @@
-"""Bar charts, histograms and heat-maps: labels per client, metric per client, bytes per field."""
+"""Charts beside the curves: labels and metric per client, bytes per field; and of measures: what a
+run recorded, and the files that `fedloom paper measure` wrote beside it.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .curve_data import mean
+from fedloom.core.parsing import parse_json
+
+from .curve_data import group_curve, mean, sd
 from .runs import Floats, Group, Ints, Run
-from .style import Picture, figure, legend_below, nth_style, plain, shorten, style_of
+from .style import (
+    Picture,
+    Style,
+    figure,
+    legend_below,
+    line_chart,
+    name_panel,
+    nth_style,
+    panels,
+    plain,
+    shorten,
+    style_of,
+)
 from .tables import human_bytes, human_value
 
 if TYPE_CHECKING:
@@ -176,11 +192,11 @@ def reliability_chart(groups: Sequence[Group]) -> Picture | None:
     if len(rows) == 1:
         client_bins, few = _client_bins(rows[0][0])
         for i, (name, bins) in enumerate(client_bins.items(), 1):
-            handles += top.plot(*_curve(bins), color=nth_style(i).colour, lw=1.0, ls="--")
+            handles += top.plot(*_observed(bins), color=nth_style(i).colour, lw=1.0, ls="--")
             labels.append(f"{shorten(name, 20)}, {bins[0].sum():,.0f} rows")
     for group, bins in rows:
         style = style_of(group)
-        handles += top.plot(*_curve(bins), color=style.colour, marker=style.mark, lw=2.0)
+        handles += top.plot(*_observed(bins), color=style.colour, marker=style.mark, lw=2.0)
         labels.append(f"{shorten(group.label, 40)}, {bins[0].sum():,.0f} rows")
         below.stairs(bins[0], np.linspace(0, 1, bins.shape[1] + 1), color=style.colour, lw=1.6)
     if len(rows) == 1:
@@ -223,7 +239,7 @@ def _client_bins(group: Group) -> tuple[dict[str, Floats], list[str]]:
     return by_name, few
 
 
-def _curve(bins: Floats) -> tuple[Floats, Floats]:
+def _observed(bins: Floats) -> tuple[Floats, Floats]:
     """The mean probability and the share of the second class of bins that have rows."""
     rows, likely, second = bins[:, bins[0] > 0]
     return likely / rows, second / rows
@@ -308,3 +324,149 @@ def _name_classes(axes: Axes, names: Sequence[str], classes: int) -> None:
     ticks = list(range(0, classes, step))
     axes.set_yticks(ticks, [shorten(names[i], 16) if i < len(names) else str(i) for i in ticks])
     axes.tick_params(labelsize=8.0)
+
+
+_CURVES = {
+    "divergence": "weight divergence of local models",
+    "hessian_top": "top eigenvalue of the Hessian",
+    "hessian_trace": "trace of the Hessian",
+    "surface_rise": "mean rise of the loss on the surface",
+    "plane_loss": "mean loss of three local models",
+    "plane_distance": "mean distance between three local models",
+    "cka": "CKA of local models, mean over the layers",
+}
+_NORMS = {"delta_square": ("‖Δ‖²", "-"), "residual_square": ("‖e‖²", "--")}  # label, dash
+_MOST = 6  # surfaces side by side
+
+
+def measure_pictures(groups: Sequence[Group]) -> list[Picture]:
+    """Draw what was measured: curves by round, norms of error feedback, surfaces."""
+    pictures = [_curve(groups, column, label) for column, label in _CURVES.items()]
+    pictures += [_norms(groups), _surfaces(groups), _planes(groups)]
+    return [picture for picture in pictures if picture is not None]
+
+
+def measure_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+    """Headings and a line per group and number of the files hessian, divergence and cka: the mean
+    over the seeds that have it, with their deviation.
+    """
+    lines = []
+    for group in groups:
+        by_label: dict[str, list[float]] = {}
+        for run in group.averaged_runs:
+            for label, value in _numbers(run).items():
+                by_label.setdefault(label, []).append(value)
+        for label, values in by_label.items():
+            cell = human_value(mean(values), "", sd(values))
+            lines.append([group.label, label, cell, str(len(values))])
+    return ["algorithm", "measured", "value", "seeds"], lines
+
+
+_NUMBERS = {
+    ("hessian", "top"): "top eigenvalue of the Hessian",
+    ("hessian", "trace"): "trace of the Hessian",
+    ("divergence", "after"): "divergence around the next model",
+    ("divergence", "before"): "divergence around the model before",
+    ("divergence", "mean"): "divergence around the local models' mean",
+}
+
+
+def _numbers(run: Run) -> dict[str, float]:
+    """{label: number} of a run's files."""
+    every = {label: file_of(run, file).get(key) for (file, key), label in _NUMBERS.items()}
+    layers = file_of(run, "cka").get("layers") or {}
+    every |= {f"CKA of local models, {layer}": value for layer, value in layers.items()}
+    return {label: float(value) for label, value in every.items() if value is not None}
+
+
+def file_of(run: Run, name: str) -> dict[str, Any]:
+    """The numbers that `fedloom paper measure RUN name` wrote; empty if none can be read."""
+    try:
+        content = parse_json((run.path / "measures" / f"{name}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _curve(groups: Sequence[Group], column: str, label: str) -> Picture | None:
+    curves = [(g.label, style_of(g), curve) for g in groups if (curve := group_curve(g, column))]
+    title = f"{label[0].upper()}{label[1:]}"
+    return line_chart(f"measures-{column}", title, label, curves) if curves else None
+
+
+def _norms(groups: Sequence[Group]) -> Picture | None:
+    """CFedAvg's Figures 3, 8 and 9: ||delta||^2 and ||e||^2."""
+    curves = {
+        (group, column): curve
+        for group in groups
+        for column in _NORMS
+        if (curve := group_curve(group, column)) and float(np.nanmax(curve.mean)) > 0
+    }
+    if not any(column == "residual_square" for _, column in curves):
+        return None
+    lines = [
+        (f"{group.label}, {_NORMS[column][0]}", Style(style_of(group).colour, _NORMS[column][1]), c)
+        for (group, column), c in curves.items()
+    ]
+    title = "Update and error feedback, squared norms"
+    return line_chart(
+        "measures-residual", title, "squared norm, mean over the clients", lines, log=True
+    )
+
+
+def _surfaces(groups: Sequence[Group]) -> Picture | None:
+    """FedSMOO's Figure 3: the loss around the model."""
+    grids = _grids(groups, "surface")
+    if not grids:
+        return None
+    fig, cells = _contours(grids)
+    for axes in cells:
+        axes.plot([0], [0], "+", color="white")
+    words = "; ".join(f"{g.label} {s['middle']:.4g} in the middle" for g, s in grids)
+    alt = f"Contours of the loss along two filter-normalised directions: {words}."
+    return Picture("measures-surface", "Loss around the model", alt, fig)
+
+
+def _planes(groups: Sequence[Group]) -> Picture | None:
+    """FedACG's Figure 2a: the loss on the plane through three local models."""
+    grids = _grids(groups, "plane")
+    if not grids:
+        return None
+    fig, cells = _contours(grids)
+    reach = max(plane["places"][-1] for _, plane in grids)
+    for axes, (_, plane) in zip(cells, grids, strict=True):
+        axes.set(xlim=(-reach, reach), ylim=(-reach, reach))  # distances can be compared
+        axes.plot(*zip(*plane["at"], strict=True), "o", color="white", markeredgecolor="black")
+        axes.plot([0], [0], "+", color="white")
+    words = []
+    for group, plane in grids:
+        losses = ", ".join("none" if v is None else f"{v:.4g}" for v in plane["losses"])
+        words.append(f"{group.label} {losses}")
+    alt = f"Contours of the loss on the plane through three local models: {'; '.join(words)}."
+    return Picture("measures-plane", "Loss between local models (dots) and their mean", alt, fig)
+
+
+def _grids(groups: Sequence[Group], name: str) -> list[tuple[Group, dict[str, Any]]]:
+    """The first groups with a file of losses on a square, and that of their first such seed."""
+    pairs = [
+        (group, grid)
+        for group in groups
+        if (grid := next(filter(None, (file_of(r, name) for r in group.averaged_runs)), None))
+    ]
+    return pairs[:_MOST]
+
+
+def _contours(surfaces: Sequence[tuple[Group, Mapping[str, Any]]]) -> tuple[Any, list[Any]]:
+    """A picture with the losses of each group as a panel, with common levels; and the panels."""
+    grids = [np.array(s["loss"], dtype=np.float64) for _, s in surfaces]  # null is NaN
+    low = min(float(np.nanmin(g)) for g in grids)
+    high = max(float(np.nanmax(g)) for g in grids)
+    levels = np.geomspace(max(low, 1e-6), max(high, 1e-6) * 1.0001 + 1e-9, 16)
+    fig, cells = panels(len(surfaces), 3.2, 3.0, 3)
+    image: Any = None
+    for axes, (group, surface), grid in zip(cells, surfaces, grids, strict=True):
+        image = axes.contourf(surface["places"], surface["places"], grid.T, levels, cmap="viridis")
+        name_panel(axes, group.label)
+        axes.set_aspect("equal")
+    fig.colorbar(image, ax=cells, label="loss", format="%.2g")
+    return fig, cells

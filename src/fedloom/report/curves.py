@@ -11,9 +11,14 @@ import numpy as np
 
 from fedloom.core.curves import VALUE_WORDS, Value, tenth_of
 
-from .charts import clients_chart, ledger_chart, partition_charts, reliability_chart
+from .charts import (
+    clients_chart,
+    ledger_chart,
+    measure_pictures,
+    partition_charts,
+    reliability_chart,
+)
 from .curve_data import Axis, Curve, group_curve, mean, value_of
-from .measures import measure_pictures
 from .runs import Floats, Group, Metric
 from .style import (
     HEIGHT,

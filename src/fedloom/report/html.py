@@ -18,13 +18,11 @@ from fedloom.evaluation.declared import OF_SITES
 from fedloom.storage.atomic import write_out
 from fedloom.storage.identity import flatten
 
-from .answer import answer
-from .charts import field_bytes
+from .charts import field_bytes, measure_cells
 from .clients import attendance, client_cells, names_of, preparation_lines, unseen_cells
 from .curve_data import best, last
 from .curves import all_pictures
-from .differences import columns, cut_to, differences, distinct, setting_cells
-from .measures import measure_cells
+from .differences import answer, cut_to, difference_columns, differences, distinct, setting_cells
 from .runs import Group, Run, group_runs, load_run, show_value
 from .style import DPI, Picture, save_pictures, style_of
 from .submodels import size_cells
@@ -140,7 +138,9 @@ def _context(
 ) -> dict[str, Any]:
     runs = [run for group in groups for run in group.runs]
     gaps = differences(groups, value=value)
-    rows = [row | columns(row["label"], gaps) for row in comparison(groups, target, value)]
+    rows = [
+        row | difference_columns(row["label"], gaps) for row in comparison(groups, target, value)
+    ]
     heads, lines = table_cells(rows)
     short, clients = answer(groups, rows, gaps), client_cells(groups)
     colours = [style_of(group).colour for group in groups]
