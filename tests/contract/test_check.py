@@ -17,9 +17,8 @@ import fedloom
 from fedloom import LocalSGD
 from fedloom.aggregation import Gather
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
-from fedloom.checks import CONTRACTS, parts_of
+from fedloom.checks import CONTRACTS, built, parts_of
 from fedloom.checks.compare import unlike
-from fedloom.checks.discovery import built
 from fedloom.checks.objectives import case_for
 from fedloom.checks.outcome import Check, Report, carry_out
 from fedloom.checks.tiny_federation import local_for

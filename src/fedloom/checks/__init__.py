@@ -9,16 +9,21 @@ an exception into a paragraph.
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+import types
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
+from ..algorithm import LocalSGD
+from ..core.hyper import Hyper
 from ..data import FederatedData
 from ..engines import make_engine
-from ..errors import ConfigError
+from ..errors import ConfigError, did_you_mean
+from ..wrappers import Momentum, Optimiser
 from .aggregations import AggregationContract
 from .algorithms import AlgorithmContract
 from .codecs import CodecContract
-from .discovery import built, kind_of, parts_of
 from .engine_agreement import Contract
 from .objectives import ObjectiveContract
 from .outcome import Outcome, Report, carry_out
@@ -35,6 +40,11 @@ CONTRACTS: dict[str, type[Contract]] = {
     "codec": CodecContract,
     "aggregation": AggregationContract,
 }
+_WHAT = "an Algorithm, an Objective, a SubModel, a Codec or an Aggregation"
+_TRIED = (
+    ", which are checked here; a model, data, a metric and a loss that is a function are tried "
+    "before round 1: `fedloom run digits metrics=FILE.py:NAME --dry-run`"
+)
 
 
 def check(
@@ -65,3 +75,87 @@ def check(
     kind = kind_of(part)
     checks = CONTRACTS[kind](part, Setup(model, data)).checks(engines)
     return carry_out(part, name or type(part).__name__, kind, checks)
+
+
+def kind_of(part: Any) -> str:
+    """What a part or a class is: one of CONTRACTS; "" if it is none.
+
+    >>> kind_of(LocalSGD()), kind_of(dict)
+    ('algorithm', '')
+    """
+    part_class = part if isinstance(part, type) else type(part)
+    return next((name for name, one in CONTRACTS.items() if issubclass(part_class, one.kind)), "")
+
+
+def built(part: Any) -> Any:
+    """A part as it is, or made of its class: options without a default get a legal value, a wrapper
+    gets LocalSGD inside.
+
+    Raises ConfigError for what is no part, and for a class that cannot be made so.
+    """
+    if not kind_of(part):
+        name = f"the class {part.__name__}" if isinstance(part, type) else repr(part)
+        raise ConfigError(f"only {_WHAT} can be checked, got {name}")
+    if not isinstance(part, type):
+        return part
+    if lacks := sorted(getattr(part, "__abstractmethods__", ())):
+        raise ConfigError(
+            f"{part.__name__} cannot be made: it has no {', '.join(lacks)}; write them"
+        )
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(cast(Any, part)):
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            values[field.name] = _default_value(part, field)
+    try:
+        return part(**values)
+    except TypeError as error:
+        raise ConfigError(f"{part.__name__} cannot be made: {error}") from error
+
+
+def _default_value(part: type, field: dataclasses.Field[Any]) -> Any:
+    if field.name == "inner":
+        return LocalSGD()
+    hyper = field.metadata.get("hyper")
+    if isinstance(hyper, Hyper):
+        ends = [v for v in hyper.ends if v is not None]
+        for value in (*hyper.choices, 0.5, 1, sum(ends) / 2):
+            if hyper.allows(value):
+                return value
+    if field.type in (Optimiser, "Optimiser"):
+        return Momentum(lr=1.0, beta=0.9)
+    raise ConfigError(
+        f"{part.__name__} needs a value for '{field.name}' that cannot be guessed; write "
+        f"`mine = {part.__name__}({field.name}=...)` into the file and check FILE.py:mine"
+    )
+
+
+def parts_of(module: types.ModuleType, name: str = "") -> dict[str, Any]:
+    """{name: class or instance} of the parts that a module defines; of one of them, if named.
+
+    Classes that begin with an underscore are left out, and those of which the module has an
+    instance. Raises ConfigError if there is nothing, or not this name.
+    """
+    every = {k: v for k, v in vars(module).items() if k[0] != "_" and _is_part(v, module)}
+    if name:
+        part = getattr(module, name, None)
+        if part is None:
+            hint = did_you_mean(name, every) if every else f"it defines no part: {_WHAT}"
+            raise ConfigError(f"'{module.__file__}' has no part '{name}'; {hint}")
+        if not kind_of(part):
+            raise ConfigError(f"'{module.__file__}': '{name}' is none of {_WHAT}{_TRIED}")
+        return {name: part}
+    if not every:
+        raise ConfigError(
+            f"'{module.__file__}' defines nothing that can be checked: no class or instance of "
+            f"{_WHAT}{_TRIED}"
+        )
+    classes = {type(v) for v in every.values() if not isinstance(v, type)}
+    return {k: v for k, v in every.items() if v not in classes}
+
+
+def _is_part(value: Any, module: types.ModuleType) -> bool:
+    if not kind_of(value) or not isinstance(value, type):
+        return bool(kind_of(value))
+    # an abstract class is a base of other parts here, or one that a method was forgotten of
+    heirs = [v for v in vars(module).values() if isinstance(v, type) and value in v.__mro__[1:]]
+    return value.__module__ == module.__name__ and not (inspect.isabstract(value) and heirs)

@@ -26,6 +26,7 @@ _ROUNDING = 1e-5  # of sums in float32
 class AggregationContract(Contract):
     """See Contract. Runs are SCAFFOLD's, whose updates have a second field."""
 
+    kind = Aggregation
     part: Aggregation
 
     def checks(self, engines: Sequence[str]) -> list[Check]:

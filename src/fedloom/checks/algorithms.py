@@ -40,6 +40,7 @@ _WHY = (
 class AlgorithmContract(Contract):
     """See Contract. end: of the run in which every method is called twice, if it came to one."""
 
+    kind = Algorithm
     end: End | None = None
 
     def settings(self, part: Any, dtype: torch.dtype) -> dict[str, Any]:

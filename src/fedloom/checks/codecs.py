@@ -37,6 +37,7 @@ def _vectors() -> Iterator[tuple[str, Vec, Layout]]:
 
 
 class CodecContract(Contract):
+    kind = Codec
     part: Codec
 
     def checks(self, engines: Sequence[str]) -> list[Check]:

@@ -7,7 +7,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -37,7 +37,11 @@ _STOP = 2  # rounds before the stop that a run is resumed after
 
 
 class Contract:
-    """The checks of one part. A subclass says what its kind owes beside what all do."""
+    """The checks of one part. A subclass says what its kind owes beside what all do. kind: the base
+    class of such parts.
+    """
+
+    kind: ClassVar[type]
 
     def __init__(self, part: Any, setup: Setup = SMALL) -> None:
         self.part, self.setup, self.before = part, setup, state(part, deep=True)

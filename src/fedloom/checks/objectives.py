@@ -36,6 +36,7 @@ from .tiny_federation import (
 
 
 class ObjectiveContract(Contract):
+    kind = Objective
     part: Objective
 
     def checks(self, engines: Sequence[str]) -> list[Check]:

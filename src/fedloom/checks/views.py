@@ -25,6 +25,7 @@ _TRIED = (0.9, 0.5, 0.25, 0.05)
 
 
 class ViewContract(Contract):
+    kind = SubModel
     part: SubModel
 
     def checks(self, engines: Sequence[str]) -> list[Check]:
