@@ -1,7 +1,6 @@
 """Measures of a model and a run: curvature, surfaces, divergence, CKA of local models.
-
-Each is a setting-like value that a run takes, `Experiment(measures=[Hessian(every=50)])`, and that
-`fedloom paper measure` takes on a run's folder. The functions below them work on any model.
+A run takes them while it trains, `Experiment(measures=[Hessian(every=50)])`, and `fedloom paper
+measure` on its folder.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""A referee for methods: is mine better than these, with equal effort and enough seeds?
-
-`fedloom referee my_method.py:Mine --against fedavg,scaffold` asks it (docs/which-method.md), and
-`fedloom advise my.toml` which one to take (docs/which-method.md).
-"""
+"""A referee for methods, and advice which one to take: docs/which-method.md."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """Advice: FedAvg and the two best of all other methods on validation splits, compared by a study.
-
-Each client alone and all rows in one place are run beside them with as many trials and seeds. They
-say what a federation is worth, and are no rivals. The study goes on with the searches of the
-validation splits; what it tests are other seeds, and the test rows.
+Each client alone and all rows in one place are run beside them, and are no rivals.
 """
 
 from __future__ import annotations
@@ -163,10 +160,9 @@ def refusal(question: Question, method: Method, cache: DataCache) -> str:
 
 # ------------------------------------------------------------------------- which are compared
 def screened(advised: Advised, minutes: float, runs: Runs) -> Advised:
-    """An advice whose candidates are FedAvg and the two best of all others on validation splits;
-    the same advice if there is no time to find them. minutes: for all of the advice. Raises
-    ConfigError if there is no time and only FedAvg to compare, and FedloomError if time ends before
-    all methods are tried.
+    """The same advice with the two best of all other methods on validation splits as candidates, if
+    there is time to find them. minutes: for all of the advice. Raises ConfigError if there is none
+    and only FedAvg to compare, FedloomError if time ends before all methods are tried.
     """
     where, skipped = advised.where, dict(advised.skipped)
     others = allowed(where, advised.others, skipped, DataCache())

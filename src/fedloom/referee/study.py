@@ -1,7 +1,5 @@
 """A study: methods are tuned with equal effort, then seeds are added to all until it is decided.
-
-All that it knows is in its folder: finished runs, and plan.json, which is written before the first
-look at a comparison and never changes. So the same command resumes after any stop.
+All that it knows is in its folder, so the same command resumes after any stop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Reports: read run directories; make tables, pictures and one self-contained HTML page.
-
-Needs numpy; pictures need matplotlib and the page also jinja2, both imported only when something is
-drawn or written (the extra ``report``).
+"""Reports: read run directories; make tables, pictures and one self-contained HTML page (the last
+two need the extra ``report``).
 """
 
 from __future__ import annotations

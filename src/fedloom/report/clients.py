@@ -24,11 +24,8 @@ SHOWN = 100  # clients of a table; of more, the worst
 
 def client_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]], int]:
     """Headings, lines, and how many clients there are: the mean over the seeds of every metric of
-    each client, the worst of the first group first; nothing for clients without names.
-
-    The headline decides who is worst. Beside an accuracy is that of always saying the class that
-    most of a client's training rows have ("majority"). Groups whose clients are not those of the
-    first one are left out.
+    each client, the worst by the headline of the first group first; nothing for clients without
+    names, and for groups of other clients. "majority": always saying a client's commonest class.
     """
     measured = [g for g in groups if _clients(g) and _mean_values(g) is not None]
     if not measured:

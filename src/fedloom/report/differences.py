@@ -46,11 +46,9 @@ class Difference:
 def differences(
     groups: Sequence[Group], other: str | None = None, value: Value = "last-tenth"
 ) -> list[Difference]:
-    """What each group is less another one, in their order; groups of another metric, without a seed
-    in common with it, or unfinished beside a finished one, are left out.
-
-    value: what of each run is compared, see core.curves.VALUES. All groups count with the seeds
-    that all of them have. other: the label of that other group; by default the first. Raises
+    """What each group is less another one, over the seeds that all of them have; groups of another
+    metric, without a seed in common, or unfinished beside a finished one, are left out. other: the
+    label of that other group; by default the first. value: see core.curves.VALUES. Raises
     ConfigError for a label that no group has, and for a value that a run has not.
     """
     labels = [group.label for group in groups]

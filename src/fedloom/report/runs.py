@@ -259,11 +259,9 @@ def load_run(path: str | Path) -> Run:
 
 
 def group_runs(runs: Iterable[Run]) -> list[Group]:
-    """Put runs that differ only in the seed together, groups in the order first seen.
-
-    Of several runs of one seed the one with the most rounds counts, the last given of equals: a
-    seed that is there twice would make a standard deviation of nothing.  Groups with the same label
-    get the settings in which they differ added to it.
+    """Put runs that differ only in the seed together, groups in the order first seen. Of several
+    runs of one seed the one with the most rounds counts, the last given of equals. Groups with the
+    same label get the settings in which they differ added to it.
 
     Where clients of a run use models of their own, every run is measured at its clients (see
     Metric), if all of them were; else those runs alone are, and no test takes them for the others.

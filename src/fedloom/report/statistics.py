@@ -296,11 +296,8 @@ def p_text(p: float | None) -> str:
 # times at 5 %, a difference that is not there would be found far more often than in 5 % of studies.
 # So the 5 % are spent (Lan and DeMets, Biometrika 1983): after n of at most N seeds a share
 # (n / N)^RHO of them (Kim and DeMets, Biometrika 1987), and a look tests at what it adds to that.
-# The levels sum to the whole, so the error is at most that by Bonferroni, for Student's p of any
-# number of seeds. Levels that use how the looks depend on each other are exact for normal tests
-# only: Student's p then errs in up to 5.8 % of studies instead of 5 %. What that costs: of
-# differences of 0.7 standard deviations, 30 seeds find about 92 % instead of 95 %, after one seed
-# more on average.
+# The levels sum to the whole, so the error is at most that by Bonferroni, for Student's p too;
+# levels that use how the looks depend on each other are exact for normal tests only (5.8 %).
 RHO = 1.5  # 1 spends early, as Pocock's bounds; 3 late, as O'Brien and Fleming's
 FIRST, GROWTH = 4, 1.5  # seeds at the first look, at least; of each look to the one before
 

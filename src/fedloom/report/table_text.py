@@ -112,9 +112,7 @@ def _further(rows: Sequence[Row]) -> list[Column]:
 
 
 def _costs(rows: Sequence[Row]) -> list[Column]:
-    """What a row took: to the target, and in all. A row of which a seed missed the target is never
-    the best on the way there.
-    """
+    """What a row took; one of which a seed missed the target is never the best on the way there."""
     goals = {human_target(row["target"], row["unit"]) for row in rows if row["target"] is not None}
     goal = goals.pop() if len(goals) == 1 else "target"
     costs = []
@@ -203,10 +201,7 @@ def select_columns(columns: Sequence[Column], names: Iterable[str] | None) -> li
 def table_cells(
     rows: Sequence[Row], names: Iterable[str] | None = None
 ) -> tuple[list[str], list[list[str]]]:
-    """Give the headings and the cells as text; columns without a value are left out.
-
-    names: the columns that are wanted, see `select_columns`.
-    """
+    """Give the headings and the cells as text. names: see `select_columns`."""
     if not rows:
         return [], []
     selected = select_columns(columns(rows), names)
@@ -216,10 +211,7 @@ def table_cells(
 
 
 def as_text(rows: Sequence[Row], names: Iterable[str] | None = None) -> str:
-    """Write the table with aligned columns for a terminal, a line per group; empty for no rows.
-
-    names: the columns that are wanted, see `select_columns`.
-    """
+    """Write the table with aligned columns; empty for no rows. names: see `select_columns`."""
     heads, lines = table_cells(rows, names)
     return f"{aligned([[*map(one_line, line)] for line in lines], heads)}\n" if heads else ""
 
@@ -284,12 +276,8 @@ def as_json(rows: Sequence[Row]) -> str:
 
 
 def as_latex(rows: Sequence[Row], names: Sequence[str] | None = None) -> str:
-    """Write the table as `tabular` does; empty for no rows.
-
-    names: the columns that are wanted, see table_text.select_columns; by default at most five,
-    which fit a column of 3.4 inches at \\footnotesize: what is tested, rounds and bytes to the
-    target (else the bytes in all), and p of the difference from the row that the others are
-    compared with; one more where rows differ in what was measured.
+    """Write the table as `tabular` does; empty for no rows. names: see `select_columns`; by default
+    those that fit a column of 3.4 inches at \\footnotesize.
     """
     all_columns = columns(rows)
     if not all_columns:
@@ -300,10 +288,8 @@ def as_latex(rows: Sequence[Row], names: Sequence[str] | None = None) -> str:
 
 
 def tabular(columns: Sequence[Column], base: str = "") -> str:
-    """Write columns as a tabular of the package booktabs, narrow enough for a column of a paper.
-
-    The best cell of a column is bold unless all are printed alike. A comment below it says which
-    row p is against (base).
+    """Write columns as a narrow tabular of the package booktabs; the best cell of a column is bold
+    unless all are printed alike. A comment says which row p is against (base).
     """
     columns = [_without_sign(column) for column in columns]
     body = zip(

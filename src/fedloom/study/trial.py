@@ -96,10 +96,8 @@ class DataCache:
 
 
 def check_all(trials: Sequence[Trial], cache: DataCache | None = None) -> None:
-    """Build every combination that has not begun, with its data and its model, and train nothing,
-    so that errors come now and not hours later. kept: data that a check before may have loaded.
-
-    Raises ConfigError, naming the combination.
+    """Build every combination that has not begun, with its data and its model, and train nothing:
+    so errors come now and not hours later. Raises ConfigError, naming the combination.
     """
     keys, cache = set[tuple[Any, ...]](), cache or DataCache()
     for trial in trials:
