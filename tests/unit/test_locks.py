@@ -12,7 +12,7 @@ import pytest
 from fedloom.errors import ConfigError, FedloomError
 from fedloom.storage import locks
 from fedloom.storage.locks import hold, holder
-from fedloom.study.runs import Jobs
+from fedloom.study.trial import Jobs
 from tiny import environment
 
 HOLD = """

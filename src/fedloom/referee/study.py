@@ -28,8 +28,8 @@ from ..report.runs import Run
 from ..report.statistics import FIRST, Decision, decide, looks
 from ..storage.atomic import write_atomic
 from ..study import Runs, Trial, check_all, state_of
-from ..study.runs import seconds
 from ..study.sweep import at_end
+from ..study.trial import seconds
 from ..study.tune import Batch, Ladder, Point, Tuned, climb, fixed, grid, summarise, tune
 from .question import Cell, Method, Question
 

@@ -5,9 +5,19 @@ on after a stop.
 
 from __future__ import annotations
 
-from .runs import Observer, Outcome, Runs, RunTrials, run_all
 from .sweep import Search, Sweep, best_of, results
-from .trial import DataCache, Trial, check_all, run_trial, state_of
+from .trial import (
+    DataCache,
+    Observer,
+    Outcome,
+    Runs,
+    RunTrials,
+    Trial,
+    check_all,
+    run_all,
+    run_trial,
+    state_of,
+)
 
 __all__ = [
     "DataCache",

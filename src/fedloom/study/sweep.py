@@ -204,20 +204,16 @@ def results(trials: Iterable[Trial]) -> list[Row]:
     by_choice: dict[tuple[str, ...], list[Trial]] = {}
     for trial in trials:
         by_choice.setdefault(tuple(trial.choice.values()), []).append(trial)
-    return [_row(group) for group in by_choice.values()]
-
-
-def _row(group: Sequence[Trial]) -> Row:
-    states = {trial.folder: state_of(trial.folder) for trial in group}
-    runs = [load_run(folder) for folder, state in states.items() if state == "finished"]
-    failed = [folder / FAILURE for folder, state in states.items() if state == "failed"]
-    return Row(
-        group[0].choice,
-        len(runs),
-        {split: spread([at_end(run, split) for run in runs]) for split in ("validation", "test")},
-        tuple(file.read_text("utf-8").strip() for file in failed),
-        "pruned" in states.values(),
-    )
+    rows = []
+    for group in by_choice.values():
+        states = {trial.folder: state_of(trial.folder) for trial in group}
+        runs = [load_run(folder) for folder, state in states.items() if state == "finished"]
+        failed = [folder / FAILURE for folder, state in states.items() if state == "failed"]
+        at_ends = {s: [at_end(run, s) for run in runs] for s in ("validation", "test")}
+        spreads = {split: spread(values) for split, values in at_ends.items()}
+        why = tuple(file.read_text("utf-8").strip() for file in failed)
+        rows.append(Row(group[0].choice, len(runs), spreads, why, "pruned" in states.values()))
+    return rows
 
 
 def at_end(run: Run, split: str) -> float | None:
