@@ -37,7 +37,7 @@ VOCABULARY = {"<pad>": 0, "<unk>": 1, "it's": 2, ",": 3, "o": 4, "été": 5}
 GREY, RED = (torch.arange(2 * 64) % 17).view(2, 1, 8, 8), torch.arange(2 * 3 * 4) * 10
 CELLS = Preparation(
     (
-        Column(EVIL, "number", mean=45.0, std=2.0),
+        Column(EVIL, "number", mean=(45.0,), std=(2.0,)),
         Column("sex", "one_hot", ("f", EVIL)),
         Column("stage", "ordinal", ("I", "II", "III")),
     )

@@ -80,9 +80,7 @@ class FitOptions:
             )
         mean = tuple(float(each.mean()) for each in numbers.T)
         std = tuple(float(each.std(ddof=self.ddof)) or 1.0 for each in numbers.T)
-        if column.inputs:
-            return replace(column, mean=mean, std=std)
-        return replace(column, mean=mean[0], std=std[0])
+        return replace(column, mean=mean, std=std)
 
     def fit_all(self, preparation: Preparation, table: Table) -> Preparation:
         """The same of all columns."""
@@ -319,8 +317,7 @@ def _of(preparation: Preparation, inputs: Tensor) -> Ranges:
     ranges, offset = {}, 0
     for column in preparation.columns:
         if column.kind == "number":
-            mean, std = column.mean, column.std
-            assert isinstance(mean, float) and isinstance(std, float)  # lists are of categories
+            mean, std = column.mean[0], column.std[0]
             ends = [float(v[offset] * std + mean) for v in (lows, highs)]
             digits = 6 - math.floor(math.log10(max(std, *map(abs, ends))))
             ranges[column.name] = [round(end, digits) for end in ends]

@@ -334,14 +334,27 @@ def from_datasets(
     [2, 1]
     """
     stored = transform is not None
-    train = _read(datasets, "client", stored)
-    tests = {} if test is None else {"test": _samples(test, "test", stored)}
-    client_samples = {} if client_tests is None else _read(client_tests, "client_tests", stored)
-    parts = [*train.values(), *tests.values(), *client_samples.values()]
-    names = _joined_classes(parts, tuple(class_names))
-    pairs, test_pairs = _like(datasets, train, names), _like(client_tests, client_samples, names)
-    common = tests["test"].relabelled(names) if tests else None
-    return from_clients(pairs, common, test_pairs, name, class_names or names, transform=transform)
+
+    def read(every: Any, role: str) -> dict[Any, _Samples]:
+        items = every.items() if isinstance(every, Mapping) else enumerate(every)
+        return {client: _samples(each, f"{role} {client}", stored) for client, each in items}
+
+    train, tests = read(datasets, "client"), read(client_tests or (), "client_tests")
+    common = [] if test is None else [_samples(test, "test", stored)]
+    names = _joined_classes([*train.values(), *common, *tests.values()], tuple(class_names))
+
+    def pairs(every: Any, parts: Mapping[Any, _Samples]) -> Any:
+        relabelled = {client: part.relabelled(names) for client, part in parts.items()}
+        return relabelled if isinstance(every, Mapping) else [*relabelled.values()]
+
+    return from_clients(
+        pairs(datasets, train),
+        common[0].relabelled(names) if common else None,
+        None if client_tests is None else pairs(client_tests, tests),
+        name,
+        class_names or names,
+        transform=transform,
+    )
 
 
 class _Samples(NamedTuple):
@@ -378,20 +391,6 @@ def _joined_classes(parts: Sequence[_Samples], classes: tuple[str, ...]) -> tupl
     if not classes:
         warn_of_look_alikes("classes of the Datasets", names)
     return names
-
-
-def _like(datasets: Any, parts: Mapping[Any, _Samples], names: Sequence[str]) -> Any:
-    """Pairs by client, or in a list, as the Datasets were given; None for none."""
-    if datasets is None:
-        return None
-    pairs = {client: part.relabelled(names) for client, part in parts.items()}
-    return pairs if isinstance(datasets, Mapping) else [*pairs.values()]
-
-
-def _read(datasets: Any, role: str, stored: bool) -> dict[Any, _Samples]:
-    """The samples of every Dataset by its name or number."""
-    every = datasets.items() if isinstance(datasets, Mapping) else enumerate(datasets)
-    return {client: _samples(dataset, f"{role} {client}", stored) for client, dataset in every}
 
 
 def _samples(dataset: Any, where: str, stored: bool) -> _Samples:

@@ -43,7 +43,7 @@ _STRANGE = "\x01"  # stands for a text that no training row has
 class Column:
     """How a column is turned into numbers. values: of a column of texts, in order; fill: stands for
     a missing value, None if none may be missing; missing: of the training rows; mean, std: what is
-    taken off and divided by, of categories one for each input; predefined: not by the training
+    taken off and divided by, one for all inputs or for each; predefined: not by the training
     rows, so an unknown value is an error, but for `others`: then it is 0 everywhere.
     """
 
@@ -52,8 +52,8 @@ class Column:
     values: tuple[str, ...] = ()
     fill: float | str | None = None
     missing: int = 0
-    mean: float | tuple[float, ...] = 0.0
-    std: float | tuple[float, ...] = 1.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
     predefined: bool = False
     others: bool = False
 
@@ -93,8 +93,10 @@ class Column:
         """What turns a cell into numbers, fit for JSON."""
         entry = {key: getattr(self, key) for key in ("name", "kind", "fill")}
         entry |= {"others": True} if self.others else {}
-        lists = {key: getattr(self, key) for key in ("mean", "std", "values")}
-        return entry | {k: [*v] if isinstance(v, tuple) else v for k, v in lists.items()}
+        for key, plain in (("mean", (0.0,)), ("std", (1.0,))):
+            scale = getattr(self, key)
+            entry[key] = [*scale] if self.inputs and scale != plain else scale[0]
+        return entry | {"values": [*self.values]}
 
     def _refusal(self, cells: Series, why: str) -> DataError:
         """The error for the first of some cells."""
@@ -132,8 +134,8 @@ class Column:
             fill = f"{self.fill:.6g}" if isinstance(self.fill, float) else f"'{self.fill}'"
             count = "" if self.predefined else f" ({self.missing} in training)"
             words.append(f"missing values as {fill}{count}")
-        if (self.mean, self.std) != (0.0, 1.0):
-            mean, std = (", ".join(f"{v:.6g}" for v in np.ravel(s)) for s in (self.mean, self.std))
+        if (self.mean, self.std) != ((0.0,), (1.0,)):
+            mean, std = (", ".join(f"{v:.6g}" for v in scale) for scale in (self.mean, self.std))
             words.append(f"less {mean}, divided by {std}")
         return f"{self.name}: {', '.join(words)}" if words else ""
 
@@ -167,9 +169,9 @@ class Preparation:
         for column in self.columns:
             scales, pairs = pairs[: len(column.heads)], pairs[len(column.heads) :]
             if column.kind == "number":
-                assert isinstance(column.mean, float) and isinstance(column.std, float)
-                (first, by), scale = scales[0], column.std
-                column = replace(column, mean=column.mean + first * scale, std=by * scale)
+                (first, by), scale = scales[0], column.std[0]
+                both = (column.mean[0] + first * scale,)
+                column = replace(column, mean=both, std=(by * scale,))
             elif any(each != (0.0, 1.0) for each in scales):
                 return None
             columns.append(column)
@@ -279,12 +281,12 @@ def _values_and_fill(
     return values, fill
 
 
-def _scale(value: Any, key: str, column: Column) -> float | tuple[float, ...]:
+def _scale(value: Any, key: str, column: Column) -> tuple[float, ...]:
     """A mean or std: a number, or of categories a list with one for each input."""
     count = len(column.inputs)
     if not count or value == _PLAIN[key]:
         if _is_finite(value):
-            return float(value)
+            return (float(value),)
         raise ValueError(f"{key} must be a number, got {value!r}")
     is_list = isinstance(value, list | tuple) and all(map(_is_finite, value))
     if not is_list or len(value) != count:
