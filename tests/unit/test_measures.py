@@ -27,8 +27,8 @@ from fedloom.measures import (
     Surface,
     hessian,
 )  # fmt: skip
+from fedloom.measures.landscape import axes, directions
 from fedloom.measures.local_models import activations, gram, layers_of, local_models
-from fedloom.measures.surface import axes, directions
 from fedloom.models import mlp
 from fedloom.objectives import SquaredError
 from fedloom.report import group_runs, load_run

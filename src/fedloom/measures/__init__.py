@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 from ..core.registry import Registry
 from .base import MeanLoss, Measure
-from .hessian import Hessian, hessian
+from .landscape import Hessian, Plane, Surface, hessian
 from .local_models import Cka, Divergence
-from .surface import Plane, Surface
 
 MEASURES: Registry[Callable[..., Measure]] = Registry(
     "measure",
