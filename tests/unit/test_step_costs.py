@@ -14,6 +14,7 @@ from fedloom.config import resolve
 from fedloom.data import from_clients
 from fedloom.engines import one_step
 from fedloom.engines.one_step import step_costs
+from fedloom.evaluation.settings import Evaluation
 from fedloom.experiment import result
 from fedloom.experiment.experiment import Experiment
 from fedloom.submodels import FIARSE, HeteroFL
@@ -123,6 +124,12 @@ def test_operations_are_those_of_every_gradient_and_every_evaluation(method, pas
     gradients, evaluations = passes * 4 * 2 * sum(EXAMPLES), 4 * TESTS
     assert cost.operations == 2 * D * K * (2 * gradients + evaluations)
     assert cost.evaluated == evaluations and cost.client_rounds == 8
+
+
+@pytest.mark.parametrize(("every", "times"), [(1, 5), (2, 3), (5, 1), (7, 1), (0, 1)])
+def test_the_last_round_is_evaluated_too(every, times):
+    cost = measure(linear(rounds=5, evaluate=Evaluation(every=every)))
+    assert cost.evaluated == times * TESTS
 
 
 def test_an_evaluation_is_timed_and_not_found_in_a_cache():
