@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedloom import FedAvg
-from fedloom.evaluation.monitor import DivergenceMonitor
+from fedloom.evaluation.stopping import DivergenceMonitor
 from fedloom.objectives import CrossEntropy, SquaredError, UserLoss
 from tiny import small
 

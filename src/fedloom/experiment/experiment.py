@@ -31,10 +31,9 @@ from ..engines.base import Engine, Remote
 from ..engines.ranks import RankSettings
 from ..errors import CheckpointError, ConfigError
 from ..evaluation.clients import untested
-from ..evaluation.monitor import DivergenceMonitor
 from ..evaluation.named_metrics import by_name
 from ..evaluation.settings import Curve, Evaluation
-from ..evaluation.stopping import selection_of
+from ..evaluation.stopping import DivergenceMonitor, selection_of
 from ..evaluation.threshold import Threshold
 from ..federation.attacks import Attack
 from ..federation.availability import Availability

@@ -14,8 +14,7 @@ from ..core.arithmetic import average, plain_number
 from ..engines.base import Remote
 from ..engines.client_results import ClientCost
 from ..errors import ConfigError, StopRun
-from ..evaluation.monitor import DivergenceMonitor
-from ..evaluation.stopping import Selection
+from ..evaluation.stopping import DivergenceMonitor, Selection
 from .exchanges import Bill, RoundOutcome
 from .state import State
 
