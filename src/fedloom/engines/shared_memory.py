@@ -118,7 +118,8 @@ class Board:
         from loky.backend import resource_tracker
 
         home = "/dev/shm" if os.path.isdir("/dev/shm") and os.access("/dev/shm", os.W_OK) else None
-        self.folder, self._count = Path(tempfile.mkdtemp(prefix="fedloom.board-", dir=home)), 0
+        # not "fedloom.board-": a version before this one removes such folders without a lock
+        self.folder, self._count = Path(tempfile.mkdtemp(prefix="fedloom.posts-", dir=home)), 0
         self._tracker: Any = resource_tracker
         with block_hangups():
             self._tracker.register(str(self.folder), "folder")
