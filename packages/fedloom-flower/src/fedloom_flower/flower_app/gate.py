@@ -68,7 +68,7 @@ _CHANGE = 1.0  # seconds between two looks at the list of clients, and at the ce
 _NOTHING = 64  # bytes: a shorter answer holds no message, whose name alone is longer
 # by which Flower learns the key of a node that the gate has checked, from the first field of the
 # body with which it asks to be activated; a key that it knows it refuses to learn again
-_REGISTER = "/v1/fleet/register-node"
+REGISTER = "/v1/fleet/register-node"
 _HEADERS = 1 << 14  # bytes; Flower's node sends 1,500
 
 
@@ -314,7 +314,7 @@ class Gate:
         closed = asyncio.create_task(_disconnected(request))
         try:
             if path.endswith("/activate-node"):
-                await self._ask(request, body, closed, _dropped, _REGISTER)
+                await self._ask(request, body, closed, _dropped, REGISTER)
             if not path.endswith("/pull-messages"):
                 return await self._ask(request, body, closed, send)
             self._waiting[node] = closed

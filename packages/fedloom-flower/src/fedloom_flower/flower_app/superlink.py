@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import os
 import sys
 from base64 import b64encode
@@ -76,7 +77,10 @@ async def _serve(fed: Folder) -> None:
     import uvicorn
     from flwr.superlink.main import app as superlink
 
-    from .gate import Gate, Nodes, Refusals
+    from .gate import REGISTER, Gate, Nodes, Refusals
+
+    # that it knows a key already is no error of this server
+    logging.getLogger("flwr").addFilter(lambda record: REGISTER not in record.getMessage())
 
     refusals = Refusals()
     gate = Gate(fed, superlink, refusals)
