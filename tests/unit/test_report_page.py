@@ -15,7 +15,7 @@ from fedloom.cli.__main__ import cli
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.report import load_run, save_curves, write_report
 from fedloom.report.charts import clients_chart, field_bytes, ledger_chart, partition_charts
-from fedloom.report.clients import attendance, names_of
+from fedloom.report.clients import attendance, client_cells, names_of
 from fedloom.report.curves import metric_curves
 from fedloom.report.style import nth_style, save_pictures, style_of
 from fedloom.report.submodels import size_cells, size_pictures
@@ -332,6 +332,17 @@ def test_bars_count_every_known_client_and_the_bytes_of_a_client_round(tmp_path)
     assert (bill["down", "x"].total, bill["down", "x"].each) == (4 * 4000, 400)
     bars = ledger_chart(groups).figure.axes[0].patches
     assert [bar.get_width() for bar in bars] == [400, 80, 20]
+
+
+@pytest.mark.parametrize(
+    ("metric", "first"), [(("accuracy", True, "share"), "b"), (("mse", False, ""), "c")]
+)
+def test_the_worst_client_is_the_first(tmp_path, metric, first):
+    partition = {"sizes": [3, 4, 5], "client_names": ["a", "b", "c"]}
+    run = fake_run(
+        tmp_path / "a", [0.5], metric=metric, partition=partition, clients=[0.5, 0.2, 0.7]
+    )
+    assert client_cells(groups_at(run))[1][0][0] == first
 
 
 # ------------------------------------------------------------------------------------- sub-models
