@@ -91,7 +91,7 @@ lock:
 	$(COMPILE) $(LOCK) $(FEWEST) --extra dev
 	$(COMPILE) requirements/lowest.txt --python-platform linux --resolution lowest-direct --strip-extras --extra dev pyproject.toml
 	$(COMPILE) $(ADAPTERS)/fedloom/requirements.txt $(FEWEST) --extra privacy
-	$(COMPILE) requirements/flower.txt $(FEWEST) --extra digits --no-emit-package fedloom \
+	$(COMPILE) requirements/flower.txt $(FEWEST) --extra digits --extra tables --no-emit-package fedloom \
 		packages/fedloom-flower/pyproject.toml requirements/flower.in
 	for name in requirements/site requirements/wheel $(ADAPTERS)/pfl/requirements \
 		$(ADAPTERS)/flwr/requirements $(ADAPTERS)/fluke/requirements; do \

@@ -122,7 +122,7 @@ def test_flower(session: nox.Session) -> None:
     """A federation over TLS on this machine, with its failures: half an hour. FLWR=1.41 or
     FLWR=newest in front takes another Flower than the lock's.
     """
-    words = ("-e", ".[digits]", "-e", "packages/fedloom-flower", "pytest", "hypothesis")
+    words = ("-e", ".[digits,tables]", "-e", "packages/fedloom-flower", "pytest", "hypothesis")
     install(session, FLOWER, *words)  # Flower holds back rich, packaging and others
     if flwr := os.environ.get("FLWR"):
         session.install("--upgrade", "flwr" if flwr == "newest" else f"flwr=={flwr}.*")
