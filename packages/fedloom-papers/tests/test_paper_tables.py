@@ -102,7 +102,7 @@ FLAGS = {
     "run": "only hours out jobs mix dry-run quiet",
     "measure": "out",
     "table": "scale rows protocols seeds out jobs dry-run show as-published tune halving csv latex "
-    "columns figures format column quiet",
+    "columns figures format quiet",
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fedloom.aggregation import AGGREGATIONS
+from fedloom.aggregation import AGGREGATIONS, NoiseFrom, Reads
 from fedloom.config.resolve import Config, resolve
 from fedloom.core.net import Net
 from fedloom.core.strict_json import from_json
@@ -129,14 +129,14 @@ def _disclosures(values: Mapping[str, Any], settings: Deployment) -> Iterator[st
                 "smaller threshold"
             )
     kind = AGGREGATIONS[aggregation["name"]] if aggregation else None
-    if not getattr(kind, "private", False):
+    if not _has_noise(kind):
         return
     if settings.evaluate == "nodes" or settings.standardise:
         yield (
             "private aggregation: evaluate = nodes and standardise = true would release sums that "
             "have no noise; take evaluate = server or nobody, and standardise = false"
         )
-    if getattr(kind, "at_clients", False):  # they add the noise
+    if getattr(kind, "reads", None) is Reads.RING:  # the clients add the noise
         return
     if values["sampling"] != "poisson":
         yield (
@@ -154,10 +154,15 @@ def _disclosures(values: Mapping[str, Any], settings: Deployment) -> Iterator[st
         )
 
 
+def _has_noise(kind: object) -> bool:
+    """Whether an aggregation, or its class, hides each client by noise."""
+    return getattr(kind, "noise_from", NoiseFrom.NOTHING) is not NoiseFrom.NOTHING
+
+
 def hides(config: Config) -> bool:
     """Whether a run hides single updates or examples, of which scores of nodes would tell."""
     aggregation = config.values.get("aggregation", {})
-    private = bool(aggregation) and getattr(AGGREGATIONS[aggregation["name"]], "private", False)
+    private = bool(aggregation) and _has_noise(AGGREGATIONS[aggregation["name"]])
     return private or bool(aggregation.get("secure")) or "dp" in config.values["local"]
 
 
