@@ -1,11 +1,13 @@
 """Records as bytes and as files: what comes back has the same bits."""
 
 import errno
+import gc
 import io
 import json
 import os
 import struct
 import tempfile
+import weakref
 from pathlib import Path
 
 import pytest
@@ -133,6 +135,19 @@ def test_where_shared_memory_is_full_a_state_goes_as_bytes(board, monkeypatch):
     parcel = board.pack(large())
     assert parcel.places == [] and in_memory(board) == []
     assert same(unpacked(parcel, board.folder), large())
+
+
+def test_what_was_packed_is_free_at_once(tmp_path):
+    """Not when Python looks for cycles next: a worker's results are as large as models."""
+    gc.disable()
+    try:
+        vector = torch.zeros(1 << 16)
+        alive = weakref.ref(vector)
+        packed(rec(v=vector), tmp_path, "one")
+        del vector
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def test_messages_are_little_endian_and_views_are_packed_as_they_are_seen():

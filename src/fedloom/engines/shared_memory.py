@@ -9,7 +9,7 @@ import os
 import pickle
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,26 +34,35 @@ class Parcel(NamedTuple):
     places: list[tuple[int, int]]
 
 
-class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
-    """Pickles plain CPU tensors as bytes, large ones into `large`, if they are to lie apart."""
+def _apart(large: list[memoryview]) -> Callable[[pickle.PickleBuffer], bool]:
+    """What moves large buffers to this list. A method of the pickler would refer back to it, so
+    that all it has pickled stayed in memory until Python looks for such cycles.
+    """
 
-    def __init__(self, out: io.BytesIO, apart: bool = False) -> None:
-        super().__init__(out, protocol=5, buffer_callback=self._stays if apart else None)
-        for module in modules():  # of files that no other process can import
-            cloudpickle.register_pickle_by_value(module)
-        self.large: list[memoryview] = []
-        self.numbers: dict[int, int] = {}  # of a tensor, by its id: where in `large` it comes
-
-    def _stays(self, buffer: pickle.PickleBuffer) -> bool:
+    def stays(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
         if raw.nbytes >= _LARGE:
-            self.large.append(raw)
+            large.append(raw)
         return raw.nbytes < _LARGE
+
+    return stays
+
+
+class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
+    """Pickles plain CPU tensors as bytes, large ones into a list, if they are to lie apart."""
+
+    def __init__(self, out: io.BytesIO, large: list[memoryview] | None = None) -> None:
+        self._large = [] if large is None else large
+        apart = None if large is None else _apart(large)
+        super().__init__(out, protocol=5, buffer_callback=apart)
+        for module in modules():  # of files that no other process can import
+            cloudpickle.register_pickle_by_value(module)
+        self.numbers: dict[int, int] = {}  # of a tensor, by its id: where in the list it comes
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is not Tensor or obj.device.type != "cpu" or obj.requires_grad:
             return super().reducer_override(obj)
-        self.numbers[id(obj)], whole, place = len(self.large), obj, None
+        self.numbers[id(obj)], whole, place = len(self._large), obj, None
         # entries may share memory, as the windows of a text do: written out they would be many
         # times as large
         if obj.untyped_storage().nbytes() < obj.nbytes:
@@ -71,11 +80,12 @@ def _tensor(raw: Any, dtype: str, shape: tuple[int, ...], place: Any = None) -> 
 
 def _written(value: Any, folder: Path, file: str) -> tuple[Parcel, _Pickler]:
     """Pickle by value, with large tensors in a file. Raises OSError if the memory is full."""
-    pickler, places = _Pickler(out := io.BytesIO(), apart=True), []
+    out, large, places = io.BytesIO(), list[memoryview](), []
+    pickler = _Pickler(out, large)
     pickler.dump(value)
-    if pickler.large:
+    if large:
         with open(folder / file, "wb") as f:
-            for raw in pickler.large:
+            for raw in large:
                 f.seek(-(-f.tell() // _ALIGNED) * _ALIGNED)
                 places.append((f.tell(), raw.nbytes))
                 f.write(raw)
