@@ -11,6 +11,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -178,10 +179,10 @@ def test_strangers_are_refused(server, tmp_path):
     fed = Folder(place, 0)
     make_node_key(fed.secret("node"))
     (_, stranger), log = connection(fed, tmp_path / "place"), tmp_path / "log"
-    assert "code: 2004" in words_of(stranger._replace(log=log))
+    assert "code: 2004" in words_of(replace(stranger, log=log))
     at = stranger.command.index("--auth-supernode-private-key")
     keyless = stranger.command[:at] + stranger.command[at + 2 :]
-    said = words_of(stranger._replace(command=keyless, log=log))
+    said = words_of(replace(stranger, command=keyless, log=log))
     assert "Failed to initialize the connection" in said
     make_authority(fed, "127.0.0.1")
     assert re.search("|".join(GAVE_UP), words_of(connection(fed, tmp_path / "other")[1]))
