@@ -73,6 +73,8 @@ def test_every_kind_of_run_has_the_bits_of_steps_that_are_computed_anew(name: st
     elif name.startswith("constant buffers"):  # they count their calls
         assert "the model changes what it holds" in replays.refused.values()
         assert not replays.replayed
+    elif "feddecorr" in name and not replays.recordings:
+        assert not replays.refused  # it looks at whole batches: here each client trains alone
     else:
         assert replays.replayed and not replays.refused
 
