@@ -325,7 +325,7 @@ def notices(sites: Mapping[str, Description]) -> list[str]:
     return lines
 
 
-def one_class(site: str, label: str = "of one class") -> str:
+def one_class(site: str, label: str) -> str:
     """What is said of a site all of whose training rows have one label."""
     return (
         f"{site}: all training rows are {label}: are its labels read as those of other sites are? "
