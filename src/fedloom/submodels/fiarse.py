@@ -167,10 +167,10 @@ class FIARSE(SubModel):
         g = torch.where(mask, grad(torch.where(mask, x, 0.0)), 0.0) if self.dynamic else grad(x)
         if not self.biased:
             return g
-        whole_sum = a.add_(fit.tau)
-        ratio = fit.tau / whole_sum.masked_fill_(whole_sum <= 0, 1.0)  # 0/0 is 0: no mask, no slope
+        least = torch.finfo(x.dtype).smallest_normal  # 0/0 is 0: no mask, no slope
+        ratio = fit.tau / a.add_(fit.tau).clamp_min_(least)
         slope = (1 - ratio).mul_(ratio.mul_(2)).add_(1)
-        return g * slope if self.dynamic else torch.where(mask, g * slope, g)
+        return g.mul_(slope) if self.dynamic else torch.where(mask, g * slope, g)
 
     def move(self, d: Vec, x: Vec, fit: Rec) -> Vec:
         if self.momentum_mask == "grad" or not self.dynamic:
