@@ -1,9 +1,10 @@
 """What codecs add to the peak memory of a round: a ResNet-18's 11.2 million values, FedAvg.
 
     python benchmarks/memory.py [--clients 4] [--rounds 2] [--codecs topk:0.1 sign] [--live]
+        [--width 10000]
 
-Every line is a process of its own: one linear layer of 3345 x 3340 and its bias, all clients take
-part, one step of two examples each, engine serial. Codecs go with residual feedback, or with none
+Every line is a process of its own: one linear layer of 3345 x 3345 and its bias (--width: another),
+all clients take part, one step of two examples each. Codecs go with residual feedback, or with none
 where it would not converge. peak: the most that the process held in the rounds, less what it held
 after the imports, in vectors of the model's length (45 MB); over: that, over the same without a
 codec; kept: of it, what clients remember between rounds, which is feedback's and no codec's.
@@ -19,12 +20,15 @@ import os
 import subprocess
 import sys
 
-WIDTH, CLASSES = 3345, 3340
-D = (WIDTH + 1) * CLASSES
 NONE = "none"
 CODECS = ["topk:0.01", "topk:0.1", "topk:0.5", "topk:0.1,layer", "topk:0.01|int8", "qsgd:127"]
 CODECS += ["qsgd:7,64", "fedpaq", "sign", "natural", "int8", "fp16", "bf16", "dropping:0.01"]
 CODECS += ["dropping:0.5", "threshold:0.0001", "powersgd:2"]
+
+
+def values(width: int) -> int:
+    """The length of the model."""
+    return (width + 1) * width
 
 
 def field(name: str) -> int:
@@ -33,7 +37,7 @@ def field(name: str) -> int:
         return int(file.read().split(f"{name}:")[1].split()[0]) * 1024
 
 
-def child(text: str, clients: int, rounds: int, live: bool) -> None:
+def child(text: str, options: argparse.Namespace) -> None:
     """Run the rounds, and print peak and what the clients remember, in bytes."""
     import torch
 
@@ -47,19 +51,20 @@ def child(text: str, clients: int, rounds: int, live: bool) -> None:
     from fedloom.data import from_clients
     from fedloom.federation.local import Local
 
-    if live:
+    width, clients, rounds = options.width, options.clients, options.rounds
+    if options.live:
         fedloom.engines.serial.keep_memory = lambda: None
     torch.set_num_threads(1)
     torch.manual_seed(0)
     imported = field("VmRSS")
-    data = from_clients([(torch.randn(2, WIDTH), torch.tensor([0, 1])) for _ in range(clients)])
+    data = from_clients([(torch.randn(2, width), torch.tensor([0, 1])) for _ in range(clients)])
     via = None
     if text != NONE:
         codec = make_codec(text)
-        via = FieldCodec(codec, Forget() if codec.unfit(D) else Residual())
+        via = FieldCodec(codec, Forget() if codec.unfit(values(width)) else Residual())
     loop = Experiment(
         algorithm=FedAvg(),
-        model=lambda: torch.nn.Linear(WIDTH, CLASSES),
+        model=lambda: torch.nn.Linear(width, width),
         data=data,
         rounds=rounds,
         local=Local(steps=1, batch=2, lr=0.1),
@@ -86,11 +91,12 @@ def measured(text: str, options: argparse.Namespace) -> tuple[float, float]:
     fixed = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), "131072")
     environment = os.environ | (fixed if options.live else {})
     command = [sys.executable, __file__, "--child", text, *["--live"][: options.live]]
-    command += ["--clients", str(options.clients), "--rounds", str(options.rounds)]
+    for name in ("clients", "rounds", "width"):
+        command += [f"--{name}", str(getattr(options, name))]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         sys.exit(f"{text}: {done.stderr}")
-    peak, kept = (int(n) / (4 * D) for n in done.stdout.split())
+    peak, kept = (int(n) / (4 * values(options.width)) for n in done.stdout.split())
     return peak, kept
 
 
@@ -99,15 +105,17 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--width", type=int, default=3345)
     parser.add_argument("--live", action="store_true")
     parser.add_argument("--codecs", nargs="*", default=CODECS)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        child(options.child, options.clients, options.rounds, options.live)
+        child(options.child, options)
         return
     base, _ = measured(NONE, options)
-    print(f"{D:,} values, {options.clients} clients, {options.rounds} rounds; vectors of 4 d bytes")
+    d = values(options.width)
+    print(f"{d:,} values, {options.clients} clients, {options.rounds} rounds; vectors of 4 d bytes")
     print(f"{'codec':16} {'peak':>6} {'over':>6} {'kept':>6}\n{NONE:16} {base:6.2f}")
     for text in options.codecs:
         peak, kept = measured(text, options)
