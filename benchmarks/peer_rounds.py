@@ -22,6 +22,7 @@ from rounds import WORKS, Work, clients, model
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fedloom import Evaluation, Experiment, FedAvg
 from fedloom.federation.sampling import ClientSampler
 
 ROUNDS = 10_000  # more than anybody waits for: the driver ends the process
@@ -41,6 +42,29 @@ class Turns:
             self.pipe.send(time.perf_counter() - self.began)
         self.pipe.recv()
         self.began = time.perf_counter()
+
+
+# ------------------------------------------------------------------------------------------ ours
+def ranks(name: str, address: str) -> None:
+    """fedloom itself under torchrun: a rank takes a part of every cohort."""
+    work = WORKS[name]
+    turns = Turns(address) if os.environ["RANK"] == "0" else None
+    if turns:
+        turns.end_of_round()
+    torch.manual_seed(0)
+    parts: dict[str, Any] = {"data": work.data(), "model": work.model, "local": work.local}
+    never = Evaluation(every=0, clients=False)
+    Experiment(
+        algorithm=FedAvg(),
+        engine="serial",
+        cohort=work.cohort,
+        rounds=ROUNDS,
+        metrics={},
+        evaluate=never,
+        device="cpu",
+        on_round=lambda _: turns.end_of_round() if turns else None,  # of rank 0, others wait
+        **parts,
+    ).run()
 
 
 # ------------------------------------------------------------------------------------------- pfl
@@ -184,4 +208,6 @@ def fluke(name: str, address: str) -> None:
 
 
 if __name__ == "__main__":
-    {"pfl": pfl, "flwr": flwr, "fluke": fluke}[sys.argv[1]](sys.argv[2], sys.argv[3])
+    {"ranks": ranks, "pfl": pfl, "flwr": flwr, "fluke": fluke}[sys.argv[1]](
+        sys.argv[2], sys.argv[3]
+    )

@@ -1,6 +1,7 @@
 """fedloom's rounds against the loops that people write by hand, on four pieces of work.
 
     python benchmarks/rounds.py [--work W1 W2] [--repeats 9] [--engines serial auto] [--record F]
+        [--loops plain]
     nox -s peer peers                       also pfl, Flower's simulation and fluke
 
 W1 logistic regression 784-10, 1,000 clients x 60, cohort 100, 3 steps of 20. W2 FAFED's
@@ -14,7 +15,8 @@ with the commit, without a folder. The table has the medians of a round's time, 
 plain loop in the same turn and of the processor's time, and the largest memory of a contender's
 processes (their shares of common pages added up). "gradients only" is no loop: two processes
 compute the gradients of a round and nothing else, which is what bounds the others. A peer is given
-as NAME=PYTHON, the interpreter of an environment that has it: see `peer_rounds.py`.
+as NAME=PYTHON, the interpreter of an environment that has it, see `peer_rounds.py`; ranks:2 is
+fedloom under torchrun.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ LOOPS = {
     "gradients only": Floor,
     "vmap": Vmapped,
 }
-PEERS = ("pfl", "flwr", "fluke")  # of peer_rounds.py
+PEERS = ("ranks", "pfl", "flwr", "fluke")  # of peer_rounds.py
 ENGINES = ("serial", "vectorised", "workers:2", "workers:2+vectorised:50", "auto")
 
 
@@ -262,6 +264,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--work", nargs="+", default=list(WORKS), choices=list(WORKS))
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--loops", nargs="+", default=list(LOOPS), choices=list(LOOPS))
     parser.add_argument("--engines", nargs="*", default=list(ENGINES))
     parser.add_argument("--record", type=Path, help="a JSON line per contender is added to it")
     parser.add_argument(
@@ -279,7 +282,7 @@ def main() -> None:
     ).stdout.strip()
     about = {"commit": commit, "torch": torch.__version__, "machine": platform.platform()}
     for work in options.work:
-        loops = [name for name in LOOPS if name != "vmap" or work == "W1"]
+        loops = [name for name in options.loops if name != "vmap" or work == "W1"]
         load = os.getloadavg()[0]
         names = [*loops, *options.engines]
         rows = measured(work, names, peers, options.repeats, options.settle)
