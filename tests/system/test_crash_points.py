@@ -11,8 +11,8 @@ from fedloom import Checkpoint, Evaluation, Local
 from fedloom.algorithm import FedAvg
 from fedloom.algorithms import Scaffold
 from fedloom.errors import CheckpointError, ConfigError, FedloomError
+from fedloom.storage.manifest import check_run
 from fedloom.storage.run_directory import RunDirectory
-from fedloom.storage.seal import Seal
 from fedloom.study import state_of
 from support.disk import Disk, key, lay, on
 from support.folders import record, rows
@@ -47,7 +47,7 @@ def go_on(run, **changes):
 
 
 def end_of(run):
-    Seal(run).check_all()
+    check_run(run)
     summary = {k: v for k, v in record(run).items() if "seconds" not in k}
     newest = max(p.name for p in (run / "checkpoints").iterdir())
     weights = [(run / f"{name}.safetensors").read_bytes() for name in ("model", "best")]

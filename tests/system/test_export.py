@@ -22,7 +22,7 @@ from fedloom.data.own.preparation import Column, Preparation
 from fedloom.data.published.leaf import ALPHABET
 from fedloom.data.raw_inputs import Characters, Columns, Pixels, Running, Words, recipe
 from fedloom.models import mlp
-from fedloom.storage.seal import seal
+from fedloom.storage.manifest import seal
 from fedloom.submodels import PRIVATE
 from support.exports import written
 from support.folders import parameters, record

@@ -18,9 +18,8 @@ from fedloom.core.vector import rec
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.storage.atomic import checksum
 from fedloom.storage.client_state import ClientMemory
-from fedloom.storage.manifest import read_manifest, round_folders, write_manifest
+from fedloom.storage.manifest import check_run, read_manifest, round_folders, write_manifest
 from fedloom.storage.run_directory import RunDirectory
-from fedloom.storage.seal import Seal
 from fedloom_flower.node_files import NodeStates
 
 
@@ -234,7 +233,7 @@ def test_a_link_in_place_of_a_file_with_states_is_refused(name, run):
     refused(lambda: resume(run), "is a link")
     if name != "memory/*":
         refused(lambda: experiment(rounds=10).open(run), "is a link")
-        refused(Seal(run).check_all, "is a link")
+        refused(lambda: check_run(run), "is a link")
 
 
 @pytest.mark.parametrize("kind", [*TEXTS, "pipe"])
@@ -245,14 +244,14 @@ def test_a_manifest_names_the_files_of_its_checkpoint_only(kind, run):
         manifest = read_manifest(folder)
         write_manifest(folder, manifest | {"sha256": manifest["sha256"] | {name: "0"}})
     refused(lambda: resume(run), "manifest.json names other files than")
-    refused(Seal(run).check_all, "manifest.json names other files than")
+    refused(lambda: check_run(run), "manifest.json names other files than")
 
 
 def test_the_seal_of_a_run_opens_no_file_that_it_names(run):
     os.mkfifo(run.parent / "pipe")
     files = {name: {"bytes": 1, "sha256": "0"} for name in ("../pipe", str(run.parent / "pipe"))}
     write_manifest(run, {"files": files})
-    Seal(run).check_all()
+    check_run(run)
 
 
 @settings(max_examples=200, deadline=None)

@@ -35,10 +35,9 @@ from fedloom.report import Run
 from fedloom.server import rounds
 from fedloom.storage.atomic import write_out
 from fedloom.storage.client_state import ClientMemory
-from fedloom.storage.manifest import round_folders
+from fedloom.storage.manifest import BEST, check_file, round_folders
 from fedloom.storage.records import write_tensors
 from fedloom.storage.run_directory import RunDirectory
-from fedloom.storage.seal import BEST, Seal
 
 from .export_check import ExportFacts
 
@@ -82,7 +81,7 @@ def best(run: Run, config: Config | None) -> Newest:
 
 
 def _from_file(file: Path, config: Config | None, round: int) -> Newest:
-    Seal(file.parent).check(file.name)
+    check_file(file.parent, file.name)
     try:
         weights = load_file(file)
     except (OSError, SafetensorError) as error:

@@ -17,7 +17,7 @@ from fedloom.core.own_parts import is_own
 from fedloom.core.registry import Registry, description_of
 from fedloom.errors import ConfigError, FedloomError, unknown
 from fedloom.storage.locks import holder
-from fedloom.storage.seal import Seal
+from fedloom.storage.manifest import check_run
 
 from .printing import as_json, reflowed, table
 
@@ -221,7 +221,7 @@ def _run(folder: Path) -> str:
     from fedloom.report.clients import attendance, client_cells, names_of
     from fedloom.report.differences import measured_how
 
-    Seal(folder).check_all()
+    check_run(folder)
     run = load_run(folder)
     _, state, result = _line(_facts(run))
     page = table([["run", run.label], ["state", state], ["result", result]])

@@ -11,7 +11,7 @@ from fedloom.core.text_table import aligned, one_line, width_of
 from fedloom.report import human_bytes, human_seconds
 from fedloom.report.table_text import Column, columns, select_columns
 from fedloom.report.tables import human_size, human_target, human_value, skew_of, skew_words
-from fedloom.storage.seal import Seal
+from fedloom.storage.manifest import read_object
 
 from .printing import folded, page_width, table
 
@@ -50,7 +50,7 @@ _NAME = 24  # columns for a method's name, for which no other column is left out
 def summarise(result: Result) -> str:
     """A finished run in a few aligned lines."""
     s = result.summary
-    skew = None if result.path is None else skew_of(Seal(result.path).read_object("partition.json"))
+    skew = None if result.path is None else skew_of(read_object(result.path, "partition.json"))
     clients = [] if skew is None else [("clients", skew_words(skew))]
     timed = s["seconds"] is not None  # not if it is a secret
     each = f", {human_seconds(s['seconds_per_round'])} each" if timed else ""

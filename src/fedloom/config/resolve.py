@@ -30,7 +30,7 @@ from ..experiment.settings import Settings
 from ..federation.capacities import levels_of
 from ..models import make_model
 from ..storage.identity import CHANGEABLE, differing
-from ..storage.seal import Seal
+from ..storage.manifest import check_file
 from ..submodels import SubModel
 from ..wrappers.registry import warn_of_two, with_server
 from .labels import method_label
@@ -222,7 +222,7 @@ def from_run(
         raise CheckpointError(
             f"'{run}' is not a run directory: it has no config.toml; see `fedloom list runs`"
         )
-    Seal(run).check("config.toml")
+    check_file(run, "config.toml")
     raw = read(file)
     if raw.get("source") == "python":
         raise ConfigError(

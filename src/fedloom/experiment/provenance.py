@@ -35,9 +35,8 @@ from ..evaluation.metrics import exported_metric
 from ..server.rounds import Run
 from ..storage.atomic import concerns, remedy, write_atomic
 from ..storage.identity import bits_of, digest, fixed_parts, flatten
-from ..storage.manifest import deployed
+from ..storage.manifest import FIRST, deployed, resealed
 from ..storage.run_directory import RunDirectory
-from ..storage.seal import FIRST, resealed
 
 _log = logging.getLogger(__name__)
 _PIECE = 1 << 24  # bytes

@@ -31,10 +31,10 @@ from ..server.rounds import Run
 from ..server.state import Ledger
 from ..storage.atomic import concerns, remedy
 from ..storage.identity import group_of
+from ..storage.manifest import BEST, GROWING, LAST, resealed
 from ..storage.rank_states import RankStates
 from ..storage.records import disk_errors, write_model
 from ..storage.run_directory import RunDirectory
-from ..storage.seal import BEST, GROWING, LAST, resealed
 from .provenance import engine_text, site_means
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedloom.evaluation.declared import unit_of
-from fedloom.storage.seal import Seal
+from fedloom.storage.manifest import check_file
 
 from .curve_data import mean
 from .runs import Group, Run, read_rows
@@ -180,7 +180,7 @@ def attendance(path: Path, names: Sequence[str] = ()) -> Attendance | None:
     """How often each client was asked and what came of it, over all draws of all rounds; None if
     the run in this folder was not deployed. names: of the clients. Raises CheckpointError.
     """
-    Seal(path).check("clients.jsonl")
+    check_file(path, "clients.jsonl")
     rounds = read_rows(path / "clients.jsonl")
     draws = [draw for row in rounds for draw in (*row.get("redrawn", ()), row)]
     if not draws:

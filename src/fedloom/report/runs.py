@@ -18,8 +18,14 @@ from fedloom.core.user_paths import user_path
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.evaluation.declared import higher_is_better
 from fedloom.storage.identity import comparable, deciding, flatten, group_of, varies
-from fedloom.storage.manifest import has_begun
-from fedloom.storage.seal import Seal, is_finished, unreadable
+from fedloom.storage.manifest import (
+    check_log,
+    has_begun,
+    is_finished,
+    read_file,
+    read_object,
+    unreadable,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -217,14 +223,14 @@ def load_run(path: str | Path) -> Run:
     altered after the run.
     """
     path = user_path(path)
-    text, config, seal = _read_config(path)
-    summary = seal.read_object("summary.json")
-    seal.check_log()
+    text, config = _read_config(path)
+    summary = read_object(path, "summary.json")
+    check_log(path)
     rows = read_rows(path / "rounds.jsonl")
     columns, present = _columns(rows)
     algorithm = str(summary.get("algorithm") or _table(config, "algorithm").get("name") or "?")
     rounds = int(columns["round"][-1]) if rows else 0
-    clients, partition = seal.read_object("clients.json"), seal.read_object("partition.json")
+    clients, partition = read_object(path, "clients.json"), read_object(path, "partition.json")
     basis = str(clients.get("basis"))
     run = Run(
         path=path,
@@ -241,10 +247,10 @@ def load_run(path: str | Path) -> Run:
         summary=summary,
         columns=columns,
         present=present,
-        ledger=seal.read_object("ledger.json"),
+        ledger=read_object(path, "ledger.json"),
         partition=partition,
         clients=clients,
-        environment=seal.read_object("environment.json"),
+        environment=read_object(path, "environment.json"),
         own_models=bool(config.get("private")) or basis.endswith(" models"),
     )
     if not run.own_models:
@@ -300,13 +306,12 @@ def show_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
 
 
-def _read_config(path: Path) -> tuple[str, dict[str, Any], Seal]:
+def _read_config(path: Path) -> tuple[str, dict[str, Any]]:
     file = path / "config.toml"
     if not file.is_file():
         raise _no_run(path, "it has no config.toml")
     try:
-        seal = Seal(path)
-        text = seal.read(file.name).decode()
+        text = read_file(path, file.name).decode()
         config = parse_toml(text)
     except (OSError, ValueError) as error:
         raise unreadable(file, error) from error
@@ -314,7 +319,7 @@ def _read_config(path: Path) -> tuple[str, dict[str, Any], Seal]:
         raise _no_run(path, "its config.toml has no [algorithm]")
     if not has_begun(path):
         raise _no_run(path, "it has settings, and nothing that a run writes")
-    return text, config, seal
+    return text, config
 
 
 def _no_run(path: Path, why: str) -> CheckpointError:

@@ -25,8 +25,8 @@ from ..plan import Plan
 from ..storage import world
 from ..storage.atomic import remedy
 from ..storage.client_state import ClientStates
+from ..storage.manifest import BEST
 from ..storage.records import write_model
-from ..storage.seal import BEST
 from .arrivals import Arrivals
 from .checkpoints import Checkpoints
 from .client_selection import Broadcast, Chooser

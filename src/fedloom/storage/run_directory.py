@@ -35,22 +35,24 @@ from .atomic import checksum, make_folder, parts, remedy, write_atomic
 from .client_state import ClientStates
 from .locks import hold, holder
 from .manifest import (
+    BEST,
     FILES,
+    GROWING,
+    LOG,
     MALFORMED,
-    check_files,
-    check_log,
     damaged,
-    read_manifest,
+    read_file,
+    read_object,
     remove,
     resuming,
-    round_folder,
     round_folders,
     round_paths,
+    unseal,
+    whole_checkpoint,
     write_manifest,
 )
 from .records import freeze, thaw, write_tensors
 from .round_log import RoundLog
-from .seal import BEST, GROWING, Seal, unseal
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +101,7 @@ class RunDirectory:
         self.path, self.group = user_path(path), group
         self.checkpoints = self.path / "checkpoints"
         self.memory_folder = self.path / "memory"
-        self.rounds = self.path / "rounds.jsonl"
+        self.rounds = self.path / LOG
         self._log = RoundLog(self.rounds)
         self._replaced: Callable[[], bool] = lambda: False
 
@@ -234,12 +236,12 @@ class RunDirectory:
         """Read a JSON file that holds an object. Raises CheckpointError."""
         if not (self.path / name).is_file():
             raise CheckpointError(f"'{self.path / name}' cannot be read: it is gone")
-        return Seal(self.path).read_object(name)
+        return read_object(self.path, name)
 
     def read_config(self) -> dict[str, Any]:
         """Read the resolved configuration. Raises CheckpointError."""
         try:
-            return parse_toml(Seal(self.path).read("config.toml").decode())
+            return parse_toml(read_file(self.path, "config.toml").decode())
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.path / 'config.toml'} cannot be read: {error}") from None
 
@@ -285,7 +287,7 @@ class RunDirectory:
         self.group.first(lambda: self._save(state, index, memory, keep))
 
     def _save(self, state: Snapshot, index: Any, memory: ClientStates, keep: int) -> None:
-        folder = round_folder(self.checkpoints, state.round)
+        folder = self.checkpoints / f"{state.round:08d}"
         if (folder / "manifest.json").exists():
             return
         remove(folder)
@@ -372,9 +374,7 @@ class RunDirectory:
 
     def _load(self, folder: Path) -> tuple[Snapshot, dict[str, Any]]:
         """A checkpoint on the CPU, and the index of its client states."""
-        manifest = read_manifest(folder)
-        check_log(manifest, self.rounds)
-        check_files(folder, manifest)
+        manifest = whole_checkpoint(folder)
         tensors = load_file(folder / "state.safetensors")
         arrays = {k.removeprefix("srv/"): v for k, v in tensors.items() if k.startswith("srv/")}
         extra = manifest["extra"] | {"log": manifest["log_bytes"]}

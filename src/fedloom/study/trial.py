@@ -28,8 +28,8 @@ from ..report.runs import Metric, load_run
 from ..report.runs import Run as Result
 from ..storage.atomic import write_atomic
 from ..storage.identity import bits_of, digest, run_digest
+from ..storage.manifest import is_finished, read_object
 from ..storage.run_directory import RunDirectory
-from ..storage.seal import Seal, is_finished
 
 # in the folder of a run that did not finish, and will not: the reason
 FAILURE, PRUNED = "failure.txt", "pruned.txt"
@@ -132,7 +132,7 @@ def state_of(folder: Path) -> str:
     for file, state in ((FAILURE, "failed"), (PRUNED, "pruned")):
         if (folder / file).is_file():
             return state
-    if is_finished(folder, Seal(folder).read_object("summary.json")):
+    if is_finished(folder, read_object(folder, "summary.json")):
         return "finished"
     return "begun" if (folder / "config.toml").is_file() else "new"
 

@@ -411,10 +411,10 @@ def _agreement_line(fed: Folder) -> list[str]:
 
 def _format_round(row: dict[str, Any], fed: Folder) -> str:
     from fedloom.evaluation.declared import OF_SITES
-    from fedloom.storage.seal import Seal
+    from fedloom.storage.manifest import read_object
 
     tests = {k: v for k, v in row.items() if k.startswith("test_") and not k.endswith("_ema")}
-    site_means = Seal(fed.run).read_object("partition.json").get("site_means", ())
+    site_means = read_object(fed.run, "partition.json").get("site_means", ())
     suffixes = {f"test_{name}": f" ({OF_SITES})" for name in site_means}
     scores = ", ".join(
         f"{k.removeprefix('test_')} {v:.4g}{suffixes.get(k, '')}" for k, v in tests.items()
