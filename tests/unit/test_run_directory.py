@@ -28,8 +28,8 @@ sha256 = lambda content: hashlib.sha256(content).hexdigest()
 @pytest.fixture
 def run(tmp_path):
     folder = RunDirectory(tmp_path / "run")
-    folder.create()
-    return folder
+    with folder.locked(new=True):
+        yield folder
 
 
 def saved(run, rounds, keep=2):
@@ -46,7 +46,7 @@ def test_a_new_run_removes_what_a_kill_in_the_first_moments_left(tmp_path):
     left = [tmp_path / ".partition.json.77.part", tmp_path / "checkpoints", tmp_path / ".lock"]
     left[0].touch(), left[1].mkdir(), left[2].touch()
     (other := tmp_path / "partition.json").touch()
-    with RunDirectory(tmp_path).created():
+    with RunDirectory(tmp_path).locked(new=True):
         assert not left[0].exists() and other.exists()
 
 
@@ -76,13 +76,14 @@ def test_what_is_no_free_folder_is_refused(tmp_path):
     run = RunDirectory(tmp_path / "run")
     run.path.touch()
     assert not run.free()
+    begin = lambda: run.locked(new=True).__enter__()
     with pytest.raises(ConfigError, match="exists and is not a folder; choose another"):
-        run.create()
+        begin()
     run.path.unlink()
     run.path.mkdir()
     (run.path / "config.toml").write_text("[")
     with pytest.raises(ConfigError, match=r"go on with `fedloom run --resume .*run` .*or choose"):
-        run.create()
+        begin()
     with pytest.raises(CheckpointError, match=r"run/config\.toml cannot be read: "):
         run.read_config()
     (run.path / ".lock").mkdir()

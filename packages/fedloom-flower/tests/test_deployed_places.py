@@ -35,7 +35,7 @@ from fedloom.config import from_run, resolve
 from fedloom.errors import CheckpointError, ClientError, CompositionError, ConfigError, DataError
 from fedloom.report import load_run
 from fedloom.report.clients import attendance, names_of
-from fedloom.storage.round_log import RoundLog
+from fedloom.storage.run_directory import RunDirectory
 from fedloom_flower.check import check, other_disclosures
 from fedloom_flower.clients import read_clients
 from fedloom_flower.node import Node
@@ -192,7 +192,7 @@ def test_a_federations_run_names_the_command_that_goes_on_with_it(tmp_path, monk
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as full:
-        full.setattr(RoundLog, "append", refused)
+        full.setattr(RunDirectory, "_log_state", refused)
         with pytest.raises(CheckpointError, match=re.escape(f"then {how}")):
             Here(fed).serve()
     Here(fed).serve()

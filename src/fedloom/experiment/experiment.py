@@ -350,7 +350,7 @@ class Experiment(Settings, frozen=False):
         self._probe(run)
         if folder is None:
             return self._compute(run, progress, run.begin)
-        with folder.created():
+        with folder.locked(new=True):
             self._attach(run, folder)
             self._group.first(lambda: describe(configuration(self, run), self.data, run))
             return self._compute(run, progress, run.begin)

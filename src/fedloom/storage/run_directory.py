@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import itertools
 import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -31,7 +31,7 @@ from ..core.user_paths import user_path
 from ..core.vector import Rec, Vec, tree
 from ..errors import CheckpointError, ConfigError
 from . import world
-from .atomic import checksum, make_folder, parts, remedy, write_atomic
+from .atomic import checksum, make_folder, parts, remedy, running_checksum, write_atomic
 from .client_state import ClientStates
 from .locks import hold, holder
 from .manifest import (
@@ -52,7 +52,6 @@ from .manifest import (
     write_manifest,
 )
 from .records import freeze, thaw, write_tensors
-from .round_log import RoundLog
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +101,7 @@ class RunDirectory:
         self.checkpoints = self.path / "checkpoints"
         self.memory_folder = self.path / "memory"
         self.rounds = self.path / LOG
-        self._log = RoundLog(self.rounds)
+        self._logged: tuple[int, Any] | None = None  # bytes of the log, and their checksum
         self._replaced: Callable[[], bool] = lambda: False
 
     @property
@@ -110,35 +109,37 @@ class RunDirectory:
         """The command that resumes the run, quoted for a shell."""
         return resuming(self.path)
 
-    def create(self) -> None:
-        """Make the folder; it must not contain a run already."""
-        self._make(self.checkpoints)
-
     @contextlib.contextmanager
-    def created(self) -> Iterator[None]:
-        """As create(), and inside no other process may run here: if two begin at once, the second
-        is refused before it has written anything.
+    def locked(self, new: bool = False) -> Iterator[None]:
+        """Inside, no other process may run here. new: the folder is made and must not contain a run
+        already; if two begin at once, the second is refused before it has written anything.
+
+        Raises ConfigError if another process runs here, CheckpointError if nothing can be written,
+        or a link would lead the run elsewhere.
         """
-        with self._at_rank_0(self._created):
+        with contextlib.ExitStack() as stack:
+            self.group.first(lambda: self._lock(stack, new))
             yield
 
-    @contextlib.contextmanager
-    def _created(self) -> Iterator[None]:
-        self._make(self.path)
-        if not os.access(self.path, os.W_OK | os.X_OK):
-            raise _unwritable(self.path, "Permission denied")
-        with self._locked():
+    def _lock(self, stack: contextlib.ExitStack, new: bool) -> None:
+        if new:
+            self._make(self.path)
+            if not os.access(self.path, os.W_OK | os.X_OK):
+                raise _unwritable(self.path, "Permission denied")
+        self._refuse_links()
+        try:
+            self._replaced = stack.enter_context(hold(self.path / ".lock"))
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"'{self.path}' is being run by another process ({error.strerror}); wait until it "
+                "has ended, or stop it"
+            ) from None
+        except OSError as error:
+            raise CheckpointError(f"'{self.path}' cannot be written: {error.strerror}") from None
+        if new:
             world.sync_folder(self.path)  # the lock comes first after a crash, too: see free()
             self._make(self.checkpoints)
             self._sweep(self.path)  # of a process that was killed before anything could be resumed
-            yield
-
-    @contextlib.contextmanager
-    def _at_rank_0(self, context: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-        """Be inside a context at rank 0."""
-        with contextlib.ExitStack() as stack:
-            self.group.first(lambda: stack.enter_context(context()))
-            yield
 
     def _make(self, folder: Path) -> None:
         if self.path.exists() and not self.free():
@@ -177,31 +178,6 @@ class RunDirectory:
                 f"'{self.path}' is not a run directory: it has no config.toml; "
                 "see `fedloom list runs`"
             )
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Inside, no other process may run here. Raises ConfigError if one does, CheckpointError if
-        nothing can be written, or a link would lead the run elsewhere.
-        """
-        with self._at_rank_0(self._locked):
-            yield
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        self._refuse_links()
-        with contextlib.ExitStack() as stack:
-            try:
-                self._replaced = stack.enter_context(hold(self.path / ".lock"))
-            except BlockingIOError as error:
-                raise ConfigError(
-                    f"'{self.path}' is being run by another process ({error.strerror}); wait until "
-                    "it has ended, or stop it"
-                ) from None
-            except OSError as error:
-                raise CheckpointError(
-                    f"'{self.path}' cannot be written: {error.strerror}"
-                ) from None
-            yield
 
     def holder(self) -> str | None:
         """The process that runs here, as text; None if there is none."""
@@ -248,22 +224,55 @@ class RunDirectory:
     # ------------------------------------------------------------------------- the log of rounds
     def append_round(self, row: Mapping[str, Any]) -> None:
         """Append a line to the log of rounds. Raises CheckpointError."""
+        self.group.first(functools.partial(self._append, json.dumps(row).encode() + b"\n"))
 
-        def append() -> None:
-            self._refuse_strangers()
-            try:
-                self._log.append(row)
-            except OSError as error:
-                raise CheckpointError(
-                    f"'{self.rounds}' cannot be written: {error.strerror or error}; "
-                    f"{remedy(error)}, then {self.resume}"
-                ) from error
+    def _append(self, line: bytes) -> None:
+        self._refuse_strangers()
+        try:
+            size, digest = self._log_state()
+            world.append(self.rounds, line)
+        except OSError as error:
+            raise CheckpointError(
+                f"'{self.rounds}' cannot be written: {error.strerror or error}; "
+                f"{remedy(error)}, then {self.resume}"
+            ) from error
+        digest.update(line)
+        self._logged = size + len(line), digest
 
-        self.group.first(append)
+    def _log_state(self) -> tuple[int, Any]:
+        """The length of the log and its checksum, to which rows are added as they are written, so
+        that checkpoints do not read it again.
+        """
+        if self._logged is None:
+            size = self.rounds.stat().st_size if self.rounds.exists() else 0
+            self._logged = size, running_checksum(self.rounds, size) if size else hashlib.sha256()
+        return self._logged
 
     def read_rounds(self, log_bytes: int, rounds: int) -> list[dict[str, Any]]:
         """The log's rows up to a checkpoint: so many bytes, a row per round. Or CheckpointError."""
-        return self.group.first(lambda: self._log.read(log_bytes, rounds))
+        return self.group.first(lambda: self._read_rounds(log_bytes, rounds))
+
+    def _read_rounds(self, log_bytes: int, rounds: int) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        again = "put back the file as it was, or start again in another folder"
+        try:
+            raw = self.rounds.read_bytes()[:log_bytes] if log_bytes else b""
+        except OSError as error:
+            raise CheckpointError(f"'{self.rounds}' cannot be read: {error.strerror}") from None
+        for n, line in enumerate(raw.splitlines(), 1):
+            try:
+                rows.append(parse_json(line))
+                if rows[-1]["round"] != n:
+                    raise ValueError(f"it is of round {rows[-1]['round']}")
+            except (ValueError, KeyError, TypeError) as error:
+                raise CheckpointError(
+                    f"line {n} of '{self.rounds}' is damaged ({error}); {again}"
+                ) from None
+        if len(rows) != rounds:
+            raise CheckpointError(
+                f"'{self.rounds}' has {len(rows)} rounds, and its checkpoint {rounds}; {again}"
+            )
+        return rows
 
     def read_log(self) -> list[dict[str, Any]]:
         """All rows of the log; of a last one that is half written there is none. Raises
@@ -299,8 +308,10 @@ class RunDirectory:
             file = folder / "state.safetensors"
             write_tensors(file, tensors)
             write_atomic(folder / "memory.json", json.dumps(index))
-            self._log.sync()
-            log_bytes, log = self._log.state()
+            if self.rounds.exists():
+                world.sync(self.rounds)
+                world.sync_folder(self.path)  # its name
+            log_bytes, log = self._log_state()
             manifest = {
                 "round": state.round,
                 "srv": shape,
@@ -357,13 +368,13 @@ class RunDirectory:
                 continue
             move = lambda v: v.to(device) if isinstance(v, Tensor) else v
             return state._replace(srv=tree(move, state.srv), buffers=state.buffers.to(device))
-        if before is not None and not problems:
-            return None
         if problems:
             raise CheckpointError(
                 f"no checkpoint of '{self.path}' can be read ({'; '.join(problems)}); "
                 f"put back the files as they were, or start again in another folder"
             )
+        if before is not None:
+            return None
         lost = (self.path / "summary.json").exists() or not self.checkpoints.is_dir()
         if lost and self.rounds.exists() and self.rounds.stat().st_size:
             raise CheckpointError(
@@ -392,7 +403,9 @@ class RunDirectory:
         for folder in folders:
             if int(folder.name) > after:
                 remove(folder)
-        self._log.cut(log_bytes)
+        if self.rounds.exists():
+            world.truncate(self.rounds, log_bytes)
+        self._logged = None
         self._sweep(self.path, self.memory_folder, *folders)
 
     def _sweep(self, *folders: Path) -> None:
