@@ -18,7 +18,6 @@ import pytest
 import torch
 from crash_script import agree, experiment
 
-import fedloom.storage.atomic as atomic
 from cases import CASES
 from fedloom import Checkpoint, Evaluation, FedAvg
 from fedloom.core import interrupts
@@ -27,6 +26,7 @@ from fedloom.engines.client_results import Request, TrainTask
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.report import comparison, group_runs, load_run
 from fedloom.server.rounds import Run
+from fedloom.storage import world
 from fedloom.storage.client_state import ClientMemory
 from fedloom.storage.run_directory import RunDirectory
 from tiny import small, trace
@@ -85,7 +85,7 @@ class Full:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             replace(a, b)
 
-        patch.setattr(atomic.os, "replace", written)
+        patch.setattr(world, "replace", written)
 
     def __call__(self, row):
         self.now = row["round"] in self.rounds

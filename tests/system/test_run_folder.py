@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedloom.experiment.experiment
-import fedloom.storage.atomic
+import fedloom.storage.world
 from fedloom.core.vector import rec
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.storage.atomic import checksum
@@ -129,14 +129,14 @@ def test_a_run_whose_folder_was_taken_leaves_the_new_one_alone(tmp_path):
 
 @pytest.mark.parametrize("first", ["partition.json", "fingerprint.json", "config.toml"])
 def test_a_run_killed_before_it_could_be_resumed_can_be_started_again(first, tmp_path, monkeypatch):
-    write = fedloom.storage.atomic.os.replace
+    write = fedloom.storage.world.replace
 
     def killed(a, b):
         if Path(b).name == first:
             raise KeyboardInterrupt
         write(a, b)
 
-    monkeypatch.setattr(fedloom.storage.atomic.os, "replace", killed)
+    monkeypatch.setattr(fedloom.storage.world, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
         experiment(rounds=1).run(tmp_path / "run")
     with pytest.raises(CheckpointError, match="not a run directory"):

@@ -11,7 +11,7 @@ from fedloom import load_runs
 from fedloom.cli.__main__ import cli
 from fedloom.errors import CheckpointError
 from fedloom.report import load_run
-from fedloom.storage import atomic, manifest
+from fedloom.storage import manifest, world
 from fedloom.storage.manifest import write_manifest
 from fedloom.study import state_of
 from tiny import weights
@@ -173,14 +173,14 @@ def test_a_run_that_broke_off_is_read_and_its_settings_are_sealed(run):
 @pytest.mark.parametrize("name", ["model.safetensors", "clients.json", "summary.json"])
 def test_a_kill_while_results_are_written_breaks_no_seal(name, run, whole, monkeypatch):
     experiment(rounds=8).resume(run)
-    write = atomic.os.replace
+    write = world.replace
 
     def killed(a, b):
         write(a, b)
         if Path(b).name == name:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(atomic.os, "replace", killed)
+    monkeypatch.setattr(world, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
         experiment(rounds=10).resume(run)
     monkeypatch.undo()

@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-import fedloom.storage.atomic
+import fedloom.storage.world
 from fedloom.core.vector import rec
 from fedloom.errors import CheckpointError
 from fedloom.storage import client_state
@@ -223,7 +223,7 @@ def test_a_full_disk_changes_nothing(tmp_path, memory, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(fedloom.storage.atomic.os, "replace", full)
+        patch.setattr(fedloom.storage.world, "replace", full)
         with pytest.raises(OSError):
             memory.flush()
         with pytest.raises(CheckpointError, match=r"No space left.*make room"):

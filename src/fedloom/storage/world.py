@@ -21,25 +21,11 @@ T = TypeVar("T")
 Opener = Callable[[str, int], int]
 
 
-# ------------------------------------------------------------------------------ clocks and threads
-def monotonic() -> float:
-    """Seconds, from any beginning; no change of the clock moves it."""
-    return time.monotonic()
-
-
-def clock() -> float:
-    """Seconds since 1970, as the machine's clock says, which may be put back."""
-    return time.time()
-
-
-def sleep(seconds: float) -> None:
-    """Wait."""
-    time.sleep(seconds)
-
-
-def urandom(count: int) -> bytes:
-    """So many bytes of the system's randomness."""
-    return os.urandom(count)
+monotonic = time.monotonic  # seconds, from any beginning; no change of the clock moves it
+clock = time.time  # seconds since 1970, as the machine's clock says, which may be put back
+sleep = time.sleep
+urandom = os.urandom
+truncate, replace = os.truncate, os.replace
 
 
 def start(task: Callable[..., object], *arguments: Any) -> None:
@@ -52,7 +38,6 @@ def take(inbox: queue.SimpleQueue[T], seconds: float) -> T:
     return inbox.get(timeout=seconds)
 
 
-# ------------------------------------------------------------------------------------------- files
 def write(
     path: Path, content: bytes | Callable[[Path], None], opener: Opener | None = None
 ) -> None:
@@ -81,11 +66,6 @@ def open_handle(path: Path, flags: int) -> int:
     return os.open(path, flags, 0o666)
 
 
-def truncate(path: Path, size: int) -> None:
-    """Cut a file. Raises OSError."""
-    os.truncate(path, size)
-
-
 def sync(path: Path) -> None:
     """Force a file's content to the disk. Raises OSError."""
     with open(path, "rb+") as file:
@@ -100,11 +80,6 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def replace(path: Path, to: Path) -> None:
-    """Give a file another name, in place of what has it. Raises OSError."""
-    os.replace(path, to)
 
 
 def unlink(path: Path) -> None:
