@@ -16,7 +16,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -61,6 +61,41 @@ class ClientStates(Protocol):
         """Delete the files that none of these indexes names, and that hold no current row."""
 
 
+class Index(NamedTuple):
+    """What a checkpoint needs to find every row again. segments: {name: rows in it, checksum};
+    clients: {client: its row's segment, the round of its last participation}.
+    """
+
+    next: int
+    segments: dict[str, tuple[int, str]]
+    clients: dict[int, tuple[str, int]]
+
+    @classmethod
+    def of(cls, stored: dict[str, Any]) -> Index:
+        """An index as JSON. Raises CheckpointError for a name that no segment has."""
+        names = [name for name, _, _ in stored["segments"]]
+        if wrong := [n for n in names if not (isinstance(n, str) and _SEGMENT.fullmatch(n))]:
+            raise CheckpointError(
+                f"memory.json names {ascii(wrong[0])[:80]}, and client states are in files such as "
+                "00000012.safetensors"
+            )
+        segments = {name: (int(rows), digest) for name, rows, digest in stored["segments"]}
+        rows = zip(stored["clients"], stored["segment_of"], stored["last"], strict=True)
+        clients = {int(i): (names[n], int(last)) for i, n, last in rows}
+        return cls(int(stored["next"]), segments, clients)
+
+    def as_json(self) -> dict[str, Any]:
+        names, clients = sorted(self.segments), sorted(self.clients)
+        number = {name: n for n, name in enumerate(names)}
+        return {
+            "next": self.next,
+            "segments": [[name, *self.segments[name]] for name in names],
+            "clients": clients,
+            "segment_of": [number[self.clients[i][0]] for i in clients],
+            "last": [self.clients[i][1] for i in clients],
+        }
+
+
 class ClientMemory:
     """Client states by client. folder None: all in memory, nothing on disk.
 
@@ -87,11 +122,10 @@ class ClientMemory:
         self._folder, self._bound, self._device = folder, resident_bytes, device
         self._prefix, self._parts = prefix, parts
         self._last: dict[int, int] = {}  # client -> round of its last participation
-        self._saved: dict[int, int | None] = {}  # the same of the rows on disk
         self._rows: OrderedDict[int, Rec] = OrderedDict()  # in memory, least recently used first
         self._dirty: set[int] = set()
-        self._where: dict[int, str] = {}  # client -> segment
-        self._segments: dict[str, tuple[int, str]] = {}  # segment -> rows in it, checksum
+        self._where: dict[int, tuple[str, int]] = {}  # of the rows on disk, see Index
+        self._segments: dict[str, tuple[int, str]] = {}
         self._referenced: set[str] = set()  # segments that a checkpoint may need
         self._number = 0
         self._bytes = self._unsaved = 0  # in memory; put since the last flush
@@ -100,7 +134,6 @@ class ClientMemory:
         return len(self._rows.keys() | self._where.keys())
 
     def get(self, clients: Iterable[int]) -> dict[int, Rec]:
-        """{client: row} of those with a row. Raises CheckpointError if a segment cannot be read."""
         states: dict[int, Rec] = {}
         absent: dict[str, list[int]] = {}
         for i in (clients := list(clients)):
@@ -108,7 +141,7 @@ class ClientMemory:
                 self._rows.move_to_end(i)
                 states[i] = self._rows[i]
             elif i in self._where:
-                absent.setdefault(self._where[i], []).append(i)
+                absent.setdefault(self._where[i][0], []).append(i)
         for name, rows in absent.items():
             for i, row in self._read(name, rows).items():
                 self._keep(i, row)
@@ -116,9 +149,6 @@ class ClientMemory:
         return {i: densify(states[i]) if self._parts else states[i] for i in clients if i in states}
 
     def put(self, rows: dict[int, Rec]) -> None:
-        """Store new versions of these clients' rows. Raises CheckpointError if the bound requires
-        writing rows, and that fails.
-        """
         if self._parts:
             rows = {i: sparsify(row) for i, row in rows.items()}
         for i, row in rows.items():
@@ -143,17 +173,14 @@ class ClientMemory:
             self._bytes -= _size(self._rows.pop(i))
 
     def drop(self, clients: Iterable[int]) -> None:
-        """Delete the states of these clients: their next participation is their first."""
         for i in clients:
             if (row := self._rows.pop(i, None)) is not None and self._bound is not None:
                 self._bytes -= _size(row)
             self._dirty.discard(i)
             self._where.pop(i, None)
             self._last.pop(i, None)
-            self._saved.pop(i, None)
 
     def last(self, clients: Iterable[int]) -> dict[int, int | None]:
-        """{client: the round of its last participation}, None for a new client."""
         return {i: self._last.get(i) for i in clients}
 
     def _oldest(self) -> list[int]:
@@ -176,7 +203,6 @@ class ClientMemory:
 
     # ------------------------------------------------------------------------------------ on disk
     def save(self) -> dict[str, Any]:
-        """Write what changed, and give the index for a checkpoint. Raises OSError, see flush()."""
         self.flush()
         return self.index()
 
@@ -195,13 +221,12 @@ class ClientMemory:
         name = f"{self._prefix}{self._number:08d}.safetensors"
         write_tensors(self._folder / name, tensors, {"rows": json.dumps(shapes)})
         self._number += 1
-        self._where |= dict.fromkeys(self._dirty, name)
-        self._saved |= self.last(self._dirty)
+        self._where |= {i: (name, self._last[i]) for i in self._dirty}
         self._segments[name] = len(self._dirty), checksum(self._folder / name)
         self._dirty.clear()
         self._unsaved = 0
         self._evict()  # of what was gathered
-        for name in self._segments.keys() - self._referenced - set(self._where.values()):
+        for name in self._segments.keys() - self._referenced - self._current():
             world.unlink(self._folder / name)
             del self._segments[name]
 
@@ -210,7 +235,7 @@ class ClientMemory:
         hold more than SPARE rows for each current one: it bounds disk use.
         """
         live: dict[str, list[int]] = {}
-        for i, name in self._where.items():
+        for i, (name, _) in self._where.items():
             if i not in self._dirty:
                 live.setdefault(name, []).append(i)
         spare = sum(self._segments[name][0] for name in live) + len(self._dirty)
@@ -222,38 +247,23 @@ class ClientMemory:
             self.get(live[name])
             self._dirty.update(live[name])
 
+    def _current(self) -> set[str]:
+        """The segments that hold current rows."""
+        return {name for name, _ in self._where.values()}
+
     def index(self) -> dict[str, Any]:
         """What a checkpoint needs to find every row again, as JSON."""
-        names = sorted(set(self._where.values()))
-        self._referenced.update(names)
-        number = {name: n for n, name in enumerate(names)}
-        clients = sorted(self._where)
-        return {
-            "next": self._number,
-            "segments": [[name, *self._segments[name]] for name in names],
-            "clients": clients,
-            "segment_of": [number[self._where[i]] for i in clients],
-            "last": [self._saved[i] for i in clients],
-        }
+        segments = {name: self._segments[name] for name in self._current()}
+        self._referenced.update(segments)
+        return Index(self._number, segments, self._where).as_json()
 
     def restore(self, index: dict[str, Any]) -> None:
-        """Return to the states at an index(). Raises CheckpointError for a damaged segment."""
-        names = [name for name, _, _ in index["segments"]]
-        if wrong := [n for n in names if not (isinstance(n, str) and _SEGMENT.fullmatch(n))]:
-            raise CheckpointError(
-                f"memory.json names {ascii(wrong[0])[:80]}, and client states are in files such as "
-                "00000012.safetensors"
-            )
+        self._number, self._segments, self._where = Index.of(index)
         self._rows.clear()
         self._dirty.clear()
         self._bytes = 0
-        self._segments = {name: (int(n), digest) for name, n, digest in index["segments"]}
-        self._where = {
-            int(i): names[n] for i, n in zip(index["clients"], index["segment_of"], strict=True)
-        }
-        self._number, self._referenced = int(index["next"]), set(names)
-        self._last = dict(zip(self._where, map(int, index["last"]), strict=True))
-        self._saved = {**self._last}
+        self._referenced = set(self._segments)
+        self._last = {i: last for i, (_, last) in self._where.items()}
         self._check()
 
     def _check(self) -> None:
@@ -268,11 +278,10 @@ class ClientMemory:
                 raise CheckpointError(f"client memory {name} is not as it was written")
 
     def discard(self, indexes: Iterable[dict[str, Any]]) -> None:
-        """Delete the segments that none of these indexes names, and that hold no current row."""
         if self._folder is None or not self._folder.exists():
             return
         self._referenced = {name for index in indexes for name, _, _ in index["segments"]}
-        used = self._referenced | set(self._where.values())
+        used = self._referenced | self._current()
         for path in self._folder.iterdir():
             if _SEGMENT.fullmatch(path.name) and path.name not in used:
                 world.unlink(path)

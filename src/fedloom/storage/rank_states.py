@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickle
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from ..core.vector import Rec, as_bytes
 from ..errors import ConfigError
 from . import world
 from .atomic import write_atomic
-from .client_state import ClientMemory
+from .client_state import ClientMemory, Index
 from .records import freeze, thaw
 
 Cut = Callable[[list[int]], list[tuple[int, int]]]
@@ -85,14 +86,12 @@ class RankStates:
             self._home |= dict.fromkeys(last, rank)
 
     def drop(self, clients: Iterable[int]) -> None:
-        """Delete the states of these clients: their next participation is their first."""
         for i in clients:
             self.states.drop([i])
             self._last.pop(i, None)
             self._home.pop(i, None)
 
     def last(self, clients: Iterable[int]) -> dict[int, int | None]:
-        """{client: the round of its last participation}, None for a new client; no row is read."""
         return {i: self._last.get(i) for i in clients}
 
     def save(self) -> dict[str, Any]:
@@ -161,39 +160,24 @@ def _unpack(raw: Tensor, device: torch.device | str) -> dict[int, Rec]:
 
 def _part_of(index: dict[str, Any], home: dict[int, int], rank: int) -> dict[str, Any]:
     """The part of an index that is about the clients at one rank."""
-    places = [n for n, i in enumerate(index["clients"]) if home[int(i)] == rank]
-    segments = [index["segment_of"][n] for n in places]
-    used = sorted(set(segments))
+    whole = Index.of(index)
+    clients = {i: place for i, place in whole.clients.items() if home[i] == rank}
+    every, here = (Counter(name for name, _ in c.values()) for c in (whole.clients, clients))
     # of a segment's rows, so that one with mostly old rows is known by all who share it
-    part = {
-        k: segments.count(k) * int(index["segments"][k][1]) // index["segment_of"].count(k)
-        for k in used
+    segments = {
+        name: (here[name] * rows // every[name], digest)
+        for name, (rows, digest) in whole.segments.items()
+        if name in here
     }
-    return {
-        "next": index["next"],
-        "segments": [[index["segments"][k][0], part[k], index["segments"][k][2]] for k in used],
-        "clients": [index["clients"][n] for n in places],
-        "segment_of": [used.index(k) for k in segments],
-        "last": [index["last"][n] for n in places],
-    }
+    return Index(whole.next, segments, clients).as_json()
 
 
 def _merge(indexes: list[dict[str, Any]]) -> dict[str, Any]:
     """The index of all ranks' rows; no client has a row at two of them."""
-    segments: dict[str, list[Any]] = {}
-    where: dict[int, tuple[str, int]] = {}
-    for ix in indexes:
-        names = [name for name, _, _ in ix["segments"]]
-        for name, rows, digest in ix["segments"]:  # ranks that went on share an older one
-            segments[name] = [name, segments.get(name, ["", 0])[1] + rows, digest]
-        places = zip(ix["clients"], ix["segment_of"], ix["last"], strict=True)
-        where |= {i: (names[n], last) for i, n, last in places}
-    number = {name: n for n, name in enumerate(sorted(segments))}
-    clients = sorted(where)
-    return {
-        "next": max(ix["next"] for ix in indexes),
-        "segments": [segments[name] for name in number],
-        "clients": clients,
-        "segment_of": [number[where[i][0]] for i in clients],
-        "last": [where[i][1] for i in clients],
-    }
+    segments: dict[str, tuple[int, str]] = {}
+    clients: dict[int, tuple[str, int]] = {}
+    for index in map(Index.of, indexes):
+        for name, (rows, digest) in index.segments.items():  # ranks that went on share an older one
+            segments[name] = segments.get(name, (0, ""))[0] + rows, digest
+        clients |= index.clients
+    return Index(max(index["next"] for index in indexes), segments, clients).as_json()
