@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from .core.extras import need
 from .core.hyper import Part, hyper
+from .core.parsing import user_path
 from .core.registry import Registry
-from .core.user_paths import user_path
 
 
 @dataclass(frozen=True)

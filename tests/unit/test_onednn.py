@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
-from fedloom.core import onednn
+from fedloom.core import products as onednn
 from fedloom.core.net import Net
 from fedloom.data import from_clients
 from fedloom.engines import Serial, Workers, bits_of, make_engine

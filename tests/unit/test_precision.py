@@ -11,7 +11,7 @@ from fedloom import Experiment, FedAvg, Local
 from fedloom.algorithms import FAFED, Scaffold
 from fedloom.checks.compare import unequal
 from fedloom.cli import dry_run
-from fedloom.core import bfloat16
+from fedloom.core import products as bfloat16
 from fedloom.data import from_clients
 from fedloom.engines import Serial, bfloat16_gain, one_step
 from fedloom.errors import ConfigError

@@ -13,6 +13,7 @@ import gc
 import importlib
 import logging
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -22,10 +23,8 @@ import click
 
 from fedloom._version import __version__
 from fedloom.core.commit import own_commit
-from fedloom.core.extras import install
-from fedloom.core.packages import added
+from fedloom.core.extras import added, install
 from fedloom.core.parsing import shortened
-from fedloom.core.user_paths import with_home
 from fedloom.errors import CompositionError, ConfigError, DataError, FedloomError
 
 USAGE, FAILURE = 2, 1
@@ -75,7 +74,7 @@ class Commands(click.Group):
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **kwargs: Any) -> NoReturn:
         """Run a command and exit with its code."""
-        args = [*map(with_home, sys.argv[1:] if args is None else args)]
+        args = [*map(_with_home, sys.argv[1:] if args is None else args)]
         kwargs["standalone_mode"] = False
         self.debug = False
         log, handler = logging.getLogger("fedloom"), OneLine(logging.WARNING)
@@ -89,6 +88,14 @@ class Commands(click.Group):
         finally:
             log.removeHandler(handler)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _with_home(word: str) -> str:
+    """A word of a command line, ~/runs or --out=~/runs, with the home folder in place of ~, as a
+    shell makes only of the first one.
+    """
+    option, path = re.match(r"(--[\w-]+=)?(.*)", word, re.S).groups("")  # type: ignore[union-attr]
+    return option + os.path.expanduser(path)
 
 
 def _say(error: Exception, words: Sequence[str]) -> int:

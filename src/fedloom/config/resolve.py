@@ -20,7 +20,7 @@ from ..compression.link import FieldCodec, Link
 from ..core.device import device_of
 from ..core.net import Net
 from ..core.own_parts import is_own
-from ..core.user_paths import user_path
+from ..core.parsing import user_path
 from ..core.validation import Origin, check, live
 from ..data import FederatedData, with_client_tests
 from ..engines import Workers, is_auto, make_engine

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.own_parts import is_own
-from ..core.parsing import is_file, read_toml
-from ..core.user_paths import user_path
+from ..core.parsing import is_file, read_toml, user_path
 from ..errors import ConfigError, unknown
 from ..recipes import RECIPES
 from .own_code import placed_in

@@ -1,11 +1,14 @@
-"""Libraries that do not come with fedloom: each is in an extra; `install` says how to get it."""
+"""What does not come with fedloom: libraries, each in an extra, of which `install` says how to get
+it, and what other installed packages add by entry points, of which none is imported to find it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import json
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -47,3 +50,19 @@ def need(library: str, user: str, extra: str, error: type[FedloomError] = Config
         raise error(
             f"{user} needs {library}, which cannot be imported; run: {install(extra)}"
         ) from why
+
+
+def added(group: str) -> dict[str, EntryPoint]:
+    """{name: what a package adds to a group}: `fedloom.commands` (a command of the command line:
+    NAME = "PACKAGE.MODULE:COMMAND") or `fedloom.recipes` (a folder: NAME = "PACKAGE:FOLDER").
+    """
+    return {point.name: point for point in entry_points(group=group)}
+
+
+def folders(group: str) -> list[Path]:
+    """The folders that packages add to a group."""
+    paths = []
+    for _, point in sorted(added(group).items()):
+        spec = importlib.util.find_spec(point.module)
+        paths += [Path(p) / point.attr for p in (spec and spec.submodule_search_locations) or ()]
+    return paths

@@ -6,19 +6,17 @@ import contextlib
 import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import CompositionError, ConfigError, DataError
-from .bfloat16 import in_bfloat16
 from .blocks import Block, Blocks, find_blocks, refuse_blocks
 from .dropout import HashedDropout, restore, swap
 from .layout import Layout
 from .module_buffers import ModuleBuffers
-from .onednn import in_onednn
-from .slots import Slot, called_with, slots_of
+from .products import in_bfloat16, in_onednn
 from .vector import Vec
 
 
@@ -54,6 +52,41 @@ def _copied(module: nn.Module) -> nn.Module:
             "copy; take torch.nn.utils.parametrizations instead of weight_norm or spectral_norm of "
             "torch.nn.utils, and keep open files, locks and generators outside of the model"
         ) from error
+
+
+class _Slot(NamedTuple):
+    """A place of a trained parameter in a module, and the parameter's index in the layout."""
+
+    owner: nn.Module
+    key: str
+    place: int
+
+
+def _slots_of(module: nn.Module, params: Sequence[Tensor]) -> list[_Slot]:
+    """Every place once, also in a module that is used twice; a tied parameter has several."""
+    places = {id(p): i for i, p in enumerate(params)}
+    return [
+        _Slot(owner, key, places[id(p)])
+        for owner in module.modules()
+        for key, p in owner._parameters.items()
+        if id(p) in places
+    ]
+
+
+def _called_with(slots: list[_Slot], pieces: list[Tensor], module: nn.Module, inputs: Any) -> Any:
+    """The module's output with these tensors in place of its parameters.
+
+    Not torch's functional_call: it restores a module that is used twice to the first call's
+    tensors, and looks up all names again at every call.
+    """
+    params = [slot.owner._parameters[slot.key] for slot in slots]
+    try:
+        for slot in slots:
+            slot.owner._parameters[slot.key] = pieces[slot.place]  # type: ignore[assignment]
+        return module(inputs)
+    finally:
+        for slot, param in zip(slots, params, strict=True):
+            slot.owner._parameters[slot.key] = param
 
 
 class Net:
@@ -229,7 +262,7 @@ class Net:
         if x is self._live:
             return self._computed(self.module, inputs)
         pieces = self.layout.pieces(x)
-        return self._computed(lambda v: called_with(self._slots, pieces, self.module, v), inputs)
+        return self._computed(lambda v: _called_with(self._slots, pieces, self.module, v), inputs)
 
     def evaluated(self, inputs: Any) -> Any:
         """The module's output on `inputs` with the parameters that are bound, in full precision."""
@@ -241,13 +274,13 @@ class Net:
         return in_onednn(forward, inputs) if self.onednn else forward(inputs)
 
     @functools.cached_property
-    def _slots(self) -> list[Slot]:
-        return slots_of(self.module, self.params)
+    def _slots(self) -> list[_Slot]:
+        return _slots_of(self.module, self.params)
 
     @functools.cached_property
-    def _slots_of_blocks(self) -> dict[str, list[Slot]]:
+    def _slots_of_blocks(self) -> dict[str, list[_Slot]]:
         children = {b.name: self.module.get_submodule(b.name) for b in self._blocks.parts}
-        return {name: slots_of(child, self.params) for name, child in children.items()}
+        return {name: _slots_of(child, self.params) for name, child in children.items()}
 
     def full(self, x: Vec, inputs: Any) -> Any:
         """As the call, but with all parameters, if the net of a view draws a part for each step."""
@@ -324,7 +357,7 @@ class Net:
         if id(x) not in pieces:
             pieces[id(x)] = self.layout.pieces(x)
         slots, parts = self._slots_of_blocks[block.name], pieces[id(x)]
-        return self._computed(lambda v: called_with(slots, parts, child, v), inputs)
+        return self._computed(lambda v: _called_with(slots, parts, child, v), inputs)
 
     def path(self, xs: Sequence[Vec], inputs: Any, start: int = 0) -> Any:
         """Run block start + b with the vector xs[b] (d,), on what the block before it gives. Fewer

@@ -1,9 +1,10 @@
-"""Text that somebody or another program wrote, TOML or JSON: what is wrong is one short line."""
+"""What somebody or another program wrote: TOML, JSON, a path. What is wrong is one short line."""
 
 from __future__ import annotations
 
 import codecs
 import json
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,15 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError(f"{error.msg} at character {error.pos}") from None
     except ValueError:
         raise SizeError("it holds a whole number of thousands of digits") from None
+
+
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """A path that a user gave, with ~ or ~NAME at its beginning as that home folder.
+
+    >>> user_path("~/runs/a") == Path.home() / "runs" / "a", str(user_path("runs/~"))
+    (True, 'runs/~')
+    """
+    return Path(os.path.expanduser(path))
 
 
 def is_file(path: str | Path) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.core.user_paths import user_path
+from fedloom.core.parsing import user_path
 from fedloom.errors import DataError
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.core.parsing import user_path
 from fedloom.core.rng import generator
-from fedloom.core.user_paths import user_path
 from fedloom.data.client_indices import Ragged, count_labels, refuse_shared_samples
 from fedloom.data.raw_inputs import Raw
 from fedloom.data.transforms import Transform

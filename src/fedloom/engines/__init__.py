@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.onednn import has_onednn
+from ..core.products import has_onednn
 from ..core.registry import Registry
 from ..errors import ConfigError
 from ..storage.identity import bits_of

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from ..core.net import Net
-from ..core.onednn import gains
+from ..core.products import gains
 from ..errors import ConfigError, FedloomError, WorkerError
 from ..federation.federation import Federation
 from ..plan import Plan

@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from ..core.bfloat16 import has_bfloat16
 from ..core.net import Net
+from ..core.products import has_bfloat16
 from ..core.vector import leaves, rec, tree
 from ..core.wire import nbytes
 from ..federation.federation import Federation

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..core.bfloat16 import has_bfloat16
 from ..core.net import Net, logits_of
-from ..core.user_paths import user_path
+from ..core.parsing import user_path
+from ..core.products import has_bfloat16
 from ..data import FederatedData
 from ..engines.scores import Whole, evaluation_batch, is_whole, per_example, weight_of
 from ..errors import CompositionError, ConfigError, DataError

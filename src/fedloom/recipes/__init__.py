@@ -1,7 +1,7 @@
 """Recipes: complete configurations with a name, for `fedloom run NAME`.
 
 Each is a TOML file of this folder, or of a folder that an installed package names
-(core/packages.py); the comment at its head says what it is. It inherits from no other recipe.
+(core/extras.py); the comment at its head says what it is. It inherits from no other recipe.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from ..core.packages import folders
+from ..core.extras import folders
 from ..core.registry import Registry
 
 __all__ = ["RECIPES", "Recipe"]

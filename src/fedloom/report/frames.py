@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedloom.core.curves import Value
 from fedloom.core.extras import need
-from fedloom.core.user_paths import user_path
+from fedloom.core.parsing import user_path
 from fedloom.errors import CheckpointError
 from fedloom.storage.identity import flatten
 

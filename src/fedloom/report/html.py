@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fedloom._version import __version__
 from fedloom.core.curves import Value
 from fedloom.core.extras import need
-from fedloom.core.user_paths import user_path
+from fedloom.core.parsing import user_path
 from fedloom.errors import ConfigError
 from fedloom.evaluation.declared import OF_SITES
 from fedloom.storage.atomic import write_out

@@ -13,8 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.core.parsing import parse_json, parse_toml
-from fedloom.core.user_paths import user_path
+from fedloom.core.parsing import parse_json, parse_toml, user_path
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.evaluation.declared import higher_is_better
 from fedloom.storage.identity import comparable, deciding, flatten, group_of, varies

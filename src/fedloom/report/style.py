@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedloom.core.extras import need
-from fedloom.core.user_paths import user_path
+from fedloom.core.parsing import user_path
 
 from ..storage.atomic import write_out
 from .curve_data import Curve

@@ -25,9 +25,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ..core.hyper import NonNegative, Part, PositiveInt, hyper
-from ..core.parsing import parse_json, parse_toml
+from ..core.parsing import parse_json, parse_toml, user_path
 from ..core.ranks import ALONE, Group
-from ..core.user_paths import user_path
 from ..core.vector import Rec, Vec, tree
 from ..errors import CheckpointError, ConfigError
 from . import world

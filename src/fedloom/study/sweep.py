@@ -16,7 +16,7 @@ from ..config.labels import folder_name
 from ..config.overrides import METRICS, canonical
 from ..core.curves import last_tenth
 from ..core.extras import need
-from ..core.user_paths import user_path
+from ..core.parsing import user_path
 from ..errors import ConfigError
 from ..report.curve_data import mean, measured, sd
 from ..report.runs import Run, load_run

@@ -13,7 +13,7 @@ from fedloom.config.overrides import in_full, is_divided
 from fedloom.config.own_code import load_named
 from fedloom.config.sources import read
 from fedloom.core.own_parts import hash_of, is_own, short
-from fedloom.core.user_paths import user_path
+from fedloom.core.parsing import user_path
 from fedloom.core.validation import Origin, check, live
 from fedloom.data import SOURCES, FederatedData, iid
 from fedloom.data.client_indices import Ragged

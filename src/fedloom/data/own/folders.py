@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from fedloom.core.extras import need
-from fedloom.core.user_paths import user_path
+from fedloom.core.parsing import user_path
 from fedloom.data.client_indices import Partition, read_numpy
 from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import FederatedData

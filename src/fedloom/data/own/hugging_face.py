@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.extras import need
-from fedloom.core.user_paths import user_path
+from fedloom.core.parsing import user_path
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import FederatedData

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedloom.core.extras import need
-from fedloom.core.user_paths import user_path
+from fedloom.core.parsing import user_path
 from fedloom.data.own.cells import name_of
 from fedloom.data.own.columns import Table, as_table, first_line, join_tables, no_column, short
 from fedloom.errors import DataError, did_you_mean

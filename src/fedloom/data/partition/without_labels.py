@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.hyper import PositiveInt, hyper
-from fedloom.core.parsing import decoded
-from fedloom.core.user_paths import user_path
+from fedloom.core.parsing import decoded, user_path
 from fedloom.data.client_indices import Ragged, read_arrays
 from fedloom.data.client_test_sets import proportional
 from fedloom.data.partition.base import (

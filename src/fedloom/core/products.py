@@ -1,10 +1,12 @@
-"""Large products of linear layers in oneDNN, which on some processors is faster than the library
-that torch takes (MKL). Rounded otherwise, to the same accuracy; float32 stays float32.
+"""Products otherwise than torch computes them by itself. In bfloat16: products and convolutions,
+the rest in the model's own type. In oneDNN: large products of linear layers, which on some
+processors is faster than MKL; rounded otherwise, to the same accuracy, and float32 stays float32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,9 +14,39 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
+
+from .vector import Vec
 
 # multiplications of a product; smaller ones take longer to hand over than they gain
 LEAST = 1 << 22
+
+
+def in_bfloat16(forward: Callable[[Any], Any], inputs: Any, x: Vec) -> Any:
+    """forward(inputs) under torch's autocast; its outputs are of the type of x.
+
+    >>> x = torch.tensor([1.001])
+    >>> in_bfloat16(lambda v: v @ x[:, None], torch.ones(1, 1), x)
+    tensor([[1.]])
+    """
+    # no cache of weights: it knows nothing of clients that are computed together
+    with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+        outputs = forward(inputs)
+    return tree_map_only(
+        Tensor, lambda v: v.to(x.dtype) if v.dtype == torch.bfloat16 else v, outputs
+    )
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Say whether the device computes products in bfloat16 itself; True where that is not known."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    try:
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    except OSError:
+        return True
+    names = {"amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16"}
+    return device.type != "cpu" or bool(names & set(flags))
 
 
 def has_onednn() -> bool:
