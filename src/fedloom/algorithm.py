@@ -9,7 +9,7 @@ otherwise:
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -155,6 +155,11 @@ class Trait(Enum):
 MEAN, ACCUMULATED, CHANGE = Reaches
 
 
+def _overrides(name: str) -> property:
+    """True of a method that overrides this one of Algorithm's."""
+    return property(lambda self: getattr(type(self), name) is not getattr(Algorithm, name))
+
+
 class Algorithm(Part, ABC):
     """What is sent, which direction a client moves in, what the server does with the mean update.
 
@@ -178,87 +183,66 @@ class Algorithm(Part, ABC):
     @property
     def plain(self) -> bool:
         """True if the direction is the gradient itself; an engine may then move layer by layer."""
-        return type(self).direction is LocalSGD.direction
+        return type(self).direction is Algorithm.direction
 
-    @property
-    def probes(self) -> bool:
-        """True if the method overrides probe(): every client sends it once, before round 1."""
-        return type(self).probe is not LocalSGD.probe
-
-    @property
-    def asks(self) -> bool:
-        """True if the method overrides ask(): a round then has two exchanges."""
-        return type(self).ask is not Algorithm.ask
-
-    @property
-    def arrives(self) -> bool:
-        """True if the method overrides arrived(): clients decode what they have sent."""
-        return type(self).arrived is not Algorithm.arrived
-
-    @property
-    def personalises(self) -> bool:
-        """True if the method overrides personal(): clients use models of their own."""
-        return type(self).personal is not Algorithm.personal
-
-    @property
-    def reports(self) -> bool:
-        """True if the method overrides report()."""
-        return type(self).report is not Algorithm.report
+    probes = _overrides("probe")  # every client sends it once, before round 1
+    asks = _overrides("ask")  # a round then has two exchanges
+    arrives = _overrides("arrived")  # clients decode what they have sent
+    personalises = _overrides("personal")  # clients use models of their own
+    reports = _overrides("report")
 
     @property
     def method(self) -> str:
         """The name of the method inside all wrappers."""
         return type(self).__name__
 
-    # The ten methods are abstract: LocalSGD below gives every one a default.
     # ------------------------------------------------------------------------------------- server
-    @abstractmethod
     def server_init(self, x: Vec, up: Rec) -> Rec:
         """-> srv, which always has x. up: the mean of the probes, weighted as delta, or None."""
+        return rec(x=x)
 
-    @abstractmethod
     def broadcast(self, srv: Rec) -> Rec:
         """-> msg, sent to every client of the round; its bytes are counted. Always has x."""
+        return srv
 
-    @abstractmethod
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
         """-> srv. up: delta and the fields of unweighted(), each a mean over the client updates,
         and the means of the answers to ask().
         """
+        return srv._replace(x=srv.x + up.delta)
 
-    @abstractmethod
     def model(self, srv: Rec) -> Vec:
         """The vector that is evaluated and exported."""
+        return srv.x  # type: ignore[no-any-return]  # a record's fields are known at run time only
 
     # ------------------------------------------------------------------------------------- client
-    @abstractmethod
     def probe(self, x: Vec, grad: Grad) -> Rec:
         """What every client sends once, before round 1, if the method overrides this."""
+        return None
 
-    @abstractmethod
     def client_init(self, x: Vec) -> Rec:
         """-> mem, the client state, made at the client's first participation.
 
         x: the model that it receives then, in whatever round that is; with Trait.INITIAL_MODEL the
         one that the run began with, for which no bytes are counted.
         """
+        return rec()
 
-    @abstractmethod
     def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
         """-> x where the local steps begin, and loc, the author's state within the round."""
+        return msg.x, rec()
 
-    @abstractmethod
     def direction(
         self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
     ) -> tuple[Vec, Rec]:
         """-> d and loc. grad(y) and grad.loss(y) may be asked any number of times, anywhere."""
+        return grad(x), loc
 
-    @abstractmethod
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
         """-> up, which always has delta and weight, and the new mem."""
+        return rec(delta=x - msg.x, weight=job.weight), mem
 
     # --------------------------------------------------------------- where the updates are summed
-    @abstractmethod
     def unweighted(self, up: Rec, job: Job) -> Rec:
         """The fields whose mean over the client updates is unweighted, computed at the server from
         what was sent; with sub-models, each coordinate's mean is over its holders.
@@ -268,6 +252,7 @@ class Algorithm(Part, ABC):
         cohort adds to sum_i p_i field_i over all clients, p_i = w_i / sum of all w; and mean /
         rnd.relative_weight is the cohort's mean with the weights of delta.
         """
+        return rec()
 
     # ------------------------------------------------------------- what few methods need: optional
     def ask(self, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
@@ -302,7 +287,10 @@ class Algorithm(Part, ABC):
         return None
 
 
-OPTIONAL = ("arrived", "ask", "personal", "pull_strength", "report")
+METHODS = (
+    *("server_init", "broadcast", "server_step", "model", "probe", "client_init", "start"),
+    *("direction", "finish", "unweighted", "ask", "arrived", "personal", "report", "pull_strength"),
+)
 
 
 class LocalSGD(Algorithm):
@@ -311,38 +299,6 @@ class LocalSGD(Algorithm):
     server: x        client: -        up: delta
     Reference: https://arxiv.org/abs/1602.05629
     """
-
-    def server_init(self, x: Vec, up: Rec) -> Rec:
-        return rec(x=x)
-
-    def broadcast(self, srv: Rec) -> Rec:
-        return srv
-
-    def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
-        return srv._replace(x=srv.x + up.delta)
-
-    def model(self, srv: Rec) -> Vec:
-        return srv.x  # type: ignore[no-any-return]  # a record's fields are known at run time only
-
-    def probe(self, x: Vec, grad: Grad) -> Rec:
-        return None
-
-    def client_init(self, x: Vec) -> Rec:
-        return rec()
-
-    def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
-        return msg.x, rec()
-
-    def direction(
-        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
-    ) -> tuple[Vec, Rec]:
-        return grad(x), loc
-
-    def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
-        return rec(delta=x - msg.x, weight=job.weight), mem
-
-    def unweighted(self, up: Rec, job: Job) -> Rec:
-        return rec()
 
 
 class FedAvg(LocalSGD):

@@ -147,10 +147,6 @@ def test_checks_as_json_tell_what_failed(fedloom, quick):
             "    def pack(self, m):\n        return b''\n",
             "A cannot be made: it has no decode, encode; write them",
         ),
-        (
-            "from fedloom.algorithm import Algorithm\nclass A(Algorithm):\n    pass\n",
-            "A cannot be made: it has no broadcast, client_init, direction, finish, model, probe,",
-        ),
     ],
 )
 def test_a_file_that_cannot_be_checked(fedloom, text, words):

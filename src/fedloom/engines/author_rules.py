@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..algorithm import OPTIONAL, Algorithm, Job, Reaches, Round, Trait
+from .. import algorithm
+from ..algorithm import Algorithm, Job, Reaches, Round, Trait
 from ..core.own_parts import line_of
 from ..core.vector import Rec, Vec, fields, is_rec, leaves
 from ..errors import AuthorError, ClientError, FedloomError
@@ -28,7 +29,7 @@ Arguments = tuple[Any, ...]  # of a call
 # {method: the names of its arguments}
 METHODS: dict[str, tuple[str, ...]] = {
     name: code.co_varnames[1 : code.co_argcount]
-    for name in sorted({*Algorithm.__abstractmethods__, *OPTIONAL})
+    for name in sorted(algorithm.METHODS)
     for code in [getattr(Algorithm, name).__code__]
 }
 _NO_VALUES = (

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from ..algorithm import OPTIONAL, Algorithm, Job, LocalSGD
+from ..algorithm import METHODS, Algorithm, Job, LocalSGD
 from ..core.vector import Rec, Vec
 
 
@@ -49,7 +49,7 @@ def _passed_on(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in (*sorted(Algorithm.__abstractmethods__), *OPTIONAL):
+for _name in METHODS:
     setattr(Wrapper, _name, _passed_on(_name))
 for _name in ("probes", "asks", "arrives", "personalises", "reports", "method"):
     setattr(Wrapper, _name, property(operator.attrgetter(f"inner.{_name}")))
