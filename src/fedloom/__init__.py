@@ -9,19 +9,21 @@ import gc
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ._version import __version__
+from ._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from .algorithm import Algorithm, FedAvg, LocalSGD
-    from .checks import check
-    from .errors import StopRun
-    from .evaluation.settings import Evaluation
-    from .experiment.experiment import Experiment
-    from .experiment.result import Result
-    from .federation.local import Local
-    from .federation.sampling import Churn
-    from .report.frames import load_runs
-    from .storage.run_directory import Checkpoint
+    from .algorithm import Algorithm as Algorithm
+    from .algorithm import FedAvg as FedAvg
+    from .algorithm import LocalSGD as LocalSGD
+    from .checks import check as check
+    from .errors import StopRun as StopRun
+    from .evaluation.settings import Evaluation as Evaluation
+    from .experiment.experiment import Experiment as Experiment
+    from .experiment.result import Result as Result
+    from .federation.local import Local as Local
+    from .federation.sampling import Churn as Churn
+    from .report.frames import load_runs as load_runs
+    from .storage.run_directory import Checkpoint as Checkpoint
 
 _HOME = {
     "Algorithm": "algorithm",
@@ -38,21 +40,7 @@ _HOME = {
     "load_runs": "report.frames",
 }
 
-__all__ = [
-    "Algorithm",
-    "Checkpoint",
-    "Churn",
-    "Evaluation",
-    "Experiment",
-    "FedAvg",
-    "Local",
-    "LocalSGD",
-    "Result",
-    "StopRun",
-    "__version__",
-    "check",
-    "load_runs",
-]
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:

@@ -56,8 +56,8 @@ SETTINGS = [
     ("data.alpha=0", "data.partition.alpha must be in [1e-09, 1e+09], got 0; 0.1 is very"),
     ("data.clients=5000", "5000 clients", "1438 samples"),
     ("data.test_share=1.5", "test_share must be in [0, 1)", "1.5"),
-    ("device=gpu", "unknown device 'gpu'", "cuda"),
-    ("device=mps", "sees no Apple GPU here; use device = auto or cpu"),
+    ("device=gpu", "device = 'gpu' cannot be used here; take auto, cpu"),
+    ("device=mps", "device = 'mps' cannot be used here; take auto, cpu"),
     ("devices=levels devices.steps_per_second=[]", "above 0"),
     ("dtype=float16", "'float32' or 'float64'", "'float16'"),
     ("engine=workers:0", "workers:0", "1 or more"),
@@ -266,7 +266,7 @@ def test_a_run_from_python_goes_on_in_python(fedloom):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there(fedloom):
-    assert "no GPU" in fedloom("run", "device=cuda", code=2).output
+    assert "take auto, cpu (torch" in fedloom("run", "device=cuda", code=2).output
 
 
 def test_what_nobody_foresaw_is_one_line_too(fedloom, monkeypatch):

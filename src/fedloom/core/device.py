@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from ..errors import ConfigError
 
-KNOWN = "auto, cpu, cuda, cuda:1, mps"
-
 
 def device_of(name: str) -> torch.device:
     """The device of this name; "auto" is the first CUDA GPU if there is one, else the CPU.
@@ -23,40 +21,18 @@ def device_of(name: str) -> torch.device:
     >>> device_of("cpu")
     device(type='cpu')
     """
-    if name == "auto":
-        return device_of("cuda" if torch.cuda.is_available() else "cpu")
+    cuda = torch.cuda.is_available()
     try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"unknown device '{name}'; known: {KNOWN}") from None
-    if device.type == "cpu":
-        return torch.device("cpu")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(
-            f"device = '{name}', but torch sees no GPU here; use device = auto or cpu"
-        )
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count()
-        raise ConfigError(
-            f"device = '{name}', but torch sees {count} GPU{'s' * (count > 1)} here; they are "
-            f"numbered from cuda:0 to cuda:{count - 1}"
-        )
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError(
-            f"device = '{name}', but torch sees no Apple GPU here; use device = auto or cpu"
-        )
-    try:
-        one = torch.ones(1, device=device)
-        works = one.device.type == device.type and float(one) == 1
+        one = torch.ones(1, device=("cuda" if cuda else "cpu") if name == "auto" else name)
+        float(one)
     except (RuntimeError, AssertionError, ValueError) as error:
-        works, why = False, str(error).splitlines()[0] if device.type != "meta" else ""
-    else:
-        why = ""
-    if not works:
+        there = ["auto", "cpu", *(f"cuda:{i}" for i in range(cuda and torch.cuda.device_count()))]
+        there += ["mps"] if torch.backends.mps.is_available() else []
+        why = str(error).partition("\n")[0][:100]
         raise ConfigError(
-            f"device = '{name}' cannot be used: {why or 'it holds no values'}; known: {KNOWN}"
-        )
-    return one.device
+            f"device = '{name}' cannot be used here; take {', '.join(there)} (torch: {why})"
+        ) from None
+    return torch.device("cpu") if one.device.type == "cpu" else one.device
 
 
 def move_to(part: Any, device: torch.device) -> Any:
