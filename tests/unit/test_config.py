@@ -297,8 +297,8 @@ def test_names_that_people_type_are_taken_and_told(file, caplog):
     with pytest.raises(ConfigError, match=r"give local\.lr two values"):
         refuse_repeats(["learning_rate=0.3", "local.lr=0.1"])
     refuse_repeats(["local.lr=nan"])  # which has a refusal of its own
-    with pytest.warns(UserWarning, match="Local: batch_size is called batch"):
-        assert Local(batch_size=3).batch == 3
+    with pytest.raises(ConfigError, match="unknown argument 'batch_size'; did you mean 'batch'"):
+        Local(batch_size=3)
 
 
 def test_types_come_from_the_signature():

@@ -11,7 +11,6 @@ import inspect
 import sys
 import types
 import typing
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, ParamSpec, TypeVar
@@ -223,11 +222,9 @@ def hyper(
 class Part:
     """What a run is made of, such as a method, a codec or a table of settings. Every class below is
     a dataclass whose fields are the hyper-parameters, in the ranges of their types; numbers and
-    lists become Python's own. also: names that other systems have for them, {theirs: ours}; title:
-    what errors call it, if not by its class.
+    lists become Python's own. title: what errors call it, if not by its class.
     """
 
-    also: ClassVar[Mapping[str, str]] = {}
     __signature__: ClassVar[inspect.Signature]
     _frozen: ClassVar[bool] = True
 
@@ -252,10 +249,12 @@ class Part:
 
         def __init__(self, *args: Any, **options: Any) -> None:
             """Raise SettingError for a value out of its field's type or range, ConfigError for an
-            argument that it does not have; take those of `also`, with a warning.
+            argument that it does not have.
             """
             kind = type(self)
-            options = _by_our_names(kind, options)
+            for name in options.keys() - kind.__signature__.parameters.keys():
+                message = unknown("argument", name, kind.__signature__.parameters)
+                raise ConfigError(f"{kind.__name__}: {message}")
             bound = kind.__signature__.bind(*args, **options).arguments
             fresh = {k: make() for k, make in _factories(kind).items() if k not in bound}
             for name, value in (_defaults(kind) | fresh | _read(kind, bound)).items():
@@ -305,20 +304,6 @@ def _parameter(field: dataclasses.Field[Any]) -> inspect.Parameter:
     kinds = inspect.Parameter
     kind = kinds.KEYWORD_ONLY if field.kw_only else kinds.POSITIONAL_OR_KEYWORD
     return inspect.Parameter(field.name, kind, default=default, annotation=field.type)
-
-
-def _by_our_names(kind: type[Part], options: dict[str, Any]) -> dict[str, Any]:
-    """Arguments without the names of `also`. Raises ConfigError for unknown ones."""
-    parameters = kind.__signature__.parameters
-    for name in [name for name in options if name not in parameters]:
-        if name not in kind.also:
-            raise ConfigError(f"{kind.__name__}: {unknown('argument', name, parameters)}")
-        message = f"{kind.__name__}: {name} is called {kind.also[name]}"
-        if kind.also[name] in options:
-            raise ConfigError(f"{message}, and both are given; keep {kind.also[name]}")
-        warnings.warn(message, stacklevel=3)
-        options[kind.also[name]] = options.pop(name)
-    return options
 
 
 def _read(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,7 +65,6 @@ class Local(Part):
     """
 
     title: ClassVar[str] = "local"
-    also = {"batch_size": "batch", "learning_rate": "lr", "optimizer": "optimiser"}
     epochs: Positive | None = hyper(
         None,
         "passes over the client's data, which may be a fraction; 1 if neither epochs nor steps nor "
