@@ -3,7 +3,6 @@
 import pickle
 import re
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
@@ -100,28 +99,12 @@ def test_why_ranks_do_not_meet(said, restarts, words, monkeypatch):
 
 
 def test_one_process_waits_for_nobody():
-    assert ranks.join(5.0) is ALONE and ranks.is_first_to_say("a line") and not ranks.launched()
+    assert ranks.join(5.0) is ALONE and not ranks.launched()
     assert ALONE.gather(3) == [3] and ALONE.first(lambda: 4) == 4
     with pytest.raises(ClientError):
         ALONE.gather(3, ClientError("no"))
     assert RankSettings().timeout == 600
     assert device_for("cpu", "serial", Many(2)) == torch.device("cpu")
-
-
-def test_who_says_a_line_is_not_waited_for_without_end(monkeypatch):
-    """The machine with torch's store may be off, and torch knows no end for that."""
-
-    class Store:
-        def add(self, name, number):
-            return answered.wait(30) and number
-
-    answered = threading.Event()
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(ranks, "_STORE", [Store()])
-    monkeypatch.setattr(ranks, "_MEETING", 0.01)
-    assert ranks.is_first_to_say("a line")
-    answered.set()
 
 
 def test_errors_travel():

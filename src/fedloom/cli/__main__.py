@@ -15,7 +15,6 @@ import logging
 import os
 import re
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -26,6 +25,8 @@ from fedloom.core.commit import own_commit
 from fedloom.core.extras import added, install
 from fedloom.core.parsing import shortened
 from fedloom.errors import CompositionError, ConfigError, DataError, FedloomError
+
+from .printing import is_first_rank
 
 USAGE, FAILURE = 2, 1
 FIRST = ("demo", "run", "compare", "report", "list")  # what a beginner needs, in this order
@@ -120,21 +121,9 @@ def _say(error: Exception, words: Sequence[str]) -> int:
     else:
         text = f"{type(error).__name__}: {error} (unexpected: `fedloom --debug ...` shows where)"
         code = FAILURE
-    line = f"error: {' '.join(text.split())}"
-    if _may_print(line):
-        click.echo(line, err=True)
+    rank = "" if is_first_rank() else f"rank {os.environ['RANK']}: "
+    click.echo(f"{rank}error: {' '.join(text.split())}", err=True)
     return code
-
-
-def _may_print(line: str, times: int = 1) -> bool:
-    """True unless this is one of several ranks and another one says this line. Only then torch is
-    loaded here.
-    """
-    if os.environ.get("WORLD_SIZE", "1") == "1":
-        return True
-    from fedloom.core.ranks import is_first_to_say
-
-    return is_first_to_say(line, times)
 
 
 def _as_setting(error: click.UsageError, words: Sequence[str]) -> str:
@@ -154,18 +143,13 @@ def _as_setting(error: click.UsageError, words: Sequence[str]) -> str:
 
 class OneLine(logging.Handler):
     """Log records as one line each on the current stderr; a progress bar may have replaced it. Of
-    several ranks one says each line.
+    several ranks the first one says them.
     """
-
-    def __init__(self, level: int) -> None:
-        super().__init__(level)
-        self._counts: Counter[str] = Counter()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
         text = " ".join(record.getMessage().split())
-        self._counts[text] += 1
-        if _may_print(text, self._counts[text]):
+        if is_first_rank():
             with contextlib.suppress(OSError):  # nobody reads it any more; the work goes on
                 sys.stderr.write(f"{record.levelname.lower()}: {text}\n")
                 sys.stderr.flush()

@@ -20,6 +20,11 @@ from fedloom.errors import FedloomError
 PATH, COUNT = click.Path(path_type=Path), click.IntRange(min=1)
 
 
+def is_first_rank() -> bool:
+    """True for the one of several ranks that prints, and for a process alone."""
+    return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0"
+
+
 def print_line(text: str) -> None:
     """Print a line of a command whose work goes on: if nobody reads it any more, as behind
     `| head -1`, nothing more is printed, and the work is no worse.

@@ -16,7 +16,7 @@ from fedloom.errors import CheckpointError, ConfigError, FedloomError
 from fedloom.storage.atomic import reason, remedy
 from fedloom.storage.identity import LATER, differing
 
-from .printing import COUNT, as_json, print_line
+from .printing import COUNT, as_json, is_first_rank, print_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -285,10 +285,8 @@ def _group(config: Config) -> Group:
 
 def interrupted(stop: KeyboardInterrupt, text: str) -> click.exceptions.Exit:
     """Report that a signal stopped the run -> the exception that ends the command (128 + it)."""
-    from fedloom.core.ranks import is_first_to_say
-
     with contextlib.suppress(OSError):  # the terminal may be closed
-        if is_first_to_say(text):
+        if is_first_rank():
             click.echo(text, err=True)
     return click.exceptions.Exit(getattr(stop, "code", 130))
 

@@ -10,12 +10,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
-import hashlib
 import os
 import pickle
 import platform
-import queue
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
@@ -32,7 +29,6 @@ from .interrupts import heeding, undisturbed
 
 T = TypeVar("T")
 _STOPS = (Exception, KeyboardInterrupt, SystemExit)
-_MEETING = 10.0  # seconds for who says a line
 _CURE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
 
 
@@ -87,7 +83,6 @@ class Ranks(Group):
         self.hosts = self.gather(platform.node())
 
     def gather(self, value: T, error: BaseException | None = None) -> list[T]:
-        """What every rank gives, by rank. Raises the error of the lowest rank that has one."""
         heads: list[Any] = [None] * self.size
         with self._reaching():
             dist.all_gather_object(heads, (_portable(error), value))
@@ -97,7 +92,6 @@ class Ranks(Group):
         return [answer for _, answer in heads]
 
     def first(self, do: Callable[[], T]) -> T:
-        """Do this at rank 0 alone -> its result, or its error, at every rank."""
         value: Any = None
         error: BaseException | None = None
         if self.rank == 0:
@@ -114,7 +108,6 @@ class Ranks(Group):
         return cast(T, value if self.rank == 0 else theirs)
 
     def attempt(self, do: Callable[[], T]) -> tuple[T | None, BaseException | None]:
-        """Do this here -> its result, and its error for gather(). A signal to stop is one too."""
         try:
             with heeding():
                 value = do()
@@ -123,11 +116,9 @@ class Ranks(Group):
         return value, None
 
     def together(self) -> AbstractContextManager[None]:
-        """Inside, signals wait for an attempt(), so that no rank stops alone."""
         return undisturbed()
 
     def exchange(self, give: Sequence[Tensor], take: Sequence[int] | None = None) -> list[Tensor]:
-        """Give each rank bytes, (n,) uint8 -> what each gives here. take: how many, if known."""
         sizes = [len(g) for g in give]
         with self._reaching():
             if take is None:
@@ -155,7 +146,6 @@ class Ranks(Group):
 
 
 _GROUPS: list[Group] = []
-_STORE: list[Any] = []  # torch's table of what ranks tell each other by name
 
 
 def launched() -> bool:
@@ -194,7 +184,6 @@ def _leave() -> None:
     """Let go of all ranks while Python still runs: later, torch's threads would wait for it."""
     dist.destroy_process_group()
     _GROUPS.clear()
-    _STORE.clear()
     gc.collect()  # of an error that holds a group, too
 
 
@@ -205,7 +194,6 @@ def _rendezvous(wait: timedelta) -> tuple[Any, int, int]:
         # torchrun gives a restart the same store, with the addresses of ranks that ended; only on
         # one machine all ranks know the same number of restarts
         store = PrefixStore(f"fedloom/{_restarts()}", store)
-    _STORE[:] = [store]
     return store, rank, size
 
 
@@ -232,32 +220,6 @@ def _why(message: str, timeout: float) -> str:
         f"{timeout:g} s ({reason}); is torchrun "
         "started on every machine, with the same endpoint, and can the machines reach each other?"
     )
-
-
-def is_first_to_say(text: str, times: int = 1) -> bool:
-    """True for one rank of those that are about to say the same line for the times-th time."""
-    if not launched():
-        return True
-    name = f"fedloom/said/{times}/{hashlib.sha256(text.encode()).hexdigest()}"
-    answer: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    asking = threading.Thread(target=lambda: answer.put(_is_first(name)), daemon=True)
-    asking.start()
-    try:
-        first = answer.get(timeout=2 * _MEETING)
-        asking.join()  # one that is left in torch when Python ends would abort the process
-        return first
-    except queue.Empty:  # the machine with the store is off, and torch waits for it without end
-        return True
-
-
-def _is_first(name: str) -> bool:
-    """True for the first rank that asks by this name, and where nobody is left to ask."""
-    try:
-        if not _STORE and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-            _rendezvous(timedelta(seconds=_MEETING))
-        return not _STORE or int(_STORE[0].add(name, 1)) == 1
-    except (RuntimeError, ValueError):
-        return True
 
 
 def _portable(error: BaseException | None) -> BaseException | None:
