@@ -1,18 +1,5 @@
 """Every error that fedloom raises on purpose. A message says what was wrong, the value, what is
 allowed, what to do.
-
-::
-
-    FedloomError
-    |-- ConfigError (ValueError)         a setting: unknown name or key, wrong type or range
-    |   `-- SettingError                 one value that its setting does not take
-    |-- CompositionError (TypeError)     two parts that have no meaning together; names both
-    |-- DataError (ValueError)           data that are missing, corrupt, or do not fit
-    |-- WireError (ValueError)           bytes from elsewhere that are no message of this run
-    |-- ClientError (RuntimeError)       one client's round failed; names algorithm, client, round
-    |-- AuthorError (RuntimeError)       a user's own part breaks a rule; engines add where
-    |-- CheckpointError (RuntimeError)   a run directory or checkpoint that cannot be used
-    `-- WorkerError (RuntimeError)       worker processes that keep dying or hanging
 """
 
 from __future__ import annotations
@@ -32,7 +19,7 @@ class StopRun(Exception):  # noqa: N818  # no error
 
 
 class ConfigError(FedloomError, ValueError):
-    """A setting that cannot be used."""
+    """A setting: unknown name or key, wrong type or range."""
 
 
 class SettingError(ConfigError):
@@ -83,7 +70,7 @@ class NotFiniteError(DataError):
 
 
 class WireError(FedloomError, ValueError):
-    """Bytes that are no message: truncated, too long, or naming what cannot be."""
+    """Bytes from elsewhere that are no message of this run."""
 
 
 class AuthorError(FedloomError, RuntimeError):
@@ -99,7 +86,7 @@ class AuthorError(FedloomError, RuntimeError):
 
 
 class ClientError(FedloomError, RuntimeError):
-    """One client's round failed, or the server's part of a round."""
+    """One client's round failed, or the server's part; names algorithm, client and round."""
 
 
 class CheckpointError(FedloomError, RuntimeError):

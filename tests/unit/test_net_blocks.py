@@ -213,8 +213,8 @@ class Wrong(Forked):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: nn.Linear(3, 2), "Some and Linear: ... names no blocks; make it an nn.Sequential"),
-        (lambda: nn.Sequential(nn.Linear(3, 2)), "needs two blocks or more, but ... only '0'"),
+        (lambda: nn.Linear(3, 2), "Some and Linear: ... names none; make it an nn.Sequential"),
+        (lambda: nn.Sequential(nn.Linear(3, 2)), "in two blocks or more, but ... names 0; make it"),
         (Loose, "Some and Loose: 'scale' is trained but lies in none of the blocks"),
         (Misspelt, "Misspelt.blocks names 'body.third', ... its children: head, body"),
         (Wrong, "Some and Wrong: its blocks body.first, head, ... do not give its output"),

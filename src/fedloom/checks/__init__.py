@@ -1,10 +1,7 @@
 """The contract of a user's own part, such as an algorithm, carried out on a small problem.
 
-The rules of an algorithm's methods are those of every run, engines/author_rules.py. Files:
-algorithms.py, objectives.py, views.py, codecs.py and aggregations.py say what each kind owes;
-engine_agreement.py what all do (the same in every engine, after a stop, on the bill);
-tiny_federation.py has the small federation; compare.py calls every method twice; outcome.py turns
-an exception into a paragraph.
+The rules of an algorithm's methods are those of every run, engines/author_rules.py. What all kinds
+owe is in engine_agreement.py (the same in every engine, after a stop, on the bill).
 """
 
 from __future__ import annotations

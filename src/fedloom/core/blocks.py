@@ -85,16 +85,12 @@ def refuse_blocks(module: nn.Module, blocks: Blocks, user: str, trained: bool = 
     """
     kind = type(module).__name__
     pair, names = f"{user} and {kind}", blocks.names
-    if not names:
-        raise CompositionError(
-            f"{pair}: {user} runs the model block by block, but {kind} names no blocks; make it an "
-            "nn.Sequential, or give it an attribute `blocks`: the names of the children that, run "
-            "one after another, are its forward"
-        )
     if len(names) < 2:
         raise CompositionError(
-            f"{pair}: {user} needs two blocks or more, but {kind} has only '{names[0]}'; put the "
-            "classifier into a block of its own"
+            f"{pair}: {user} runs the model in two blocks or more, but {kind} names "
+            f"{', '.join(names) or 'none'}; make it an nn.Sequential, or give it an attribute "
+            "`blocks`: the names of the children that, run one after another, are its forward; the "
+            "classifier is a block of its own"
         )
     if blocks.outside:
         raise CompositionError(

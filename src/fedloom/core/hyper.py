@@ -276,11 +276,6 @@ class Part:
             raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
         object.__setattr__(self, name, value)
 
-    def __delattr__(self, name: str) -> None:
-        if self._frozen:
-            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
-        object.__delattr__(self, name)
-
     def _values(self) -> tuple[tuple[str, Any], ...]:
         return tuple((name, getattr(self, name)) for name in self.__signature__.parameters)
 

@@ -72,7 +72,8 @@ def split(name: str) -> tuple[str, str]:
 def placed(name: str, folder: Path) -> str:
     """The name with its file's absolute path. folder: what a relative path is seen from."""
     file, part = split(name)
-    return f"{_absolute(folder / Path(file).expanduser())}:{part}"
+    # the place that was named: a link stays one
+    return f"{os.path.abspath(folder / Path(file).expanduser())}:{part}"
 
 
 def short(name: str) -> str:
@@ -95,10 +96,6 @@ def _loaded_here(name: str) -> str:
     full = placed(name, Path.cwd())
     load(split(full)[0])
     return full
-
-
-def _absolute(path: Path) -> str:
-    return os.path.abspath(path)  # the place that was named: a link stays one
 
 
 def hash_of(file: str) -> str:
@@ -133,9 +130,11 @@ def load(file: str | Path) -> types.ModuleType:
     worker processes get what it defines by value. Raises ConfigError, on one line, for a
     file that cannot be read or imported.
     """
-    path = Path(_absolute(Path(file)))
+    path = Path(os.path.abspath(file))
     before = _LOADED.get(str(path))
-    if before is not None and all(_same(*pair) for pair in before.files.items()):
+    if before is not None and all(
+        Path(file).is_file() and hash_of(file) == then for file, then in before.files.items()
+    ):
         return before.module
     source = _read(Path(file))
     name = f"{path.stem}_{_hash(str(path).encode() + source)}"
@@ -154,10 +153,6 @@ def load(file: str | Path) -> types.ModuleType:
     files |= {str(m.__file__): hash_of(str(m.__file__)) for m in neighbours}
     _LOADED[str(path)] = _Loaded(module, files)
     return module
-
-
-def _same(file: str, then: str) -> bool:
-    return Path(file).is_file() and hash_of(file) == then
 
 
 def modules() -> list[types.ModuleType]:
