@@ -12,8 +12,7 @@ import torch
 
 import fedloom.aggregation as rules
 from fedloom.aggregation.base import means
-from fedloom.aggregation.forging import add_leaves
-from fedloom.aggregation.rows import BLOCK
+from fedloom.aggregation.rows import BLOCK, add_leaves
 from fedloom.algorithm import FedAvg, Job, Round
 from fedloom.algorithms import FAFED, FedLin, FedNova, Scaffold
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
@@ -450,7 +449,7 @@ def test_what_has_no_meaning_together_is_refused_by_name() -> None:
     ):
         with pytest.raises(CompositionError, match=words):
             small(algorithm, aggregation=rule).plan()
-    with pytest.raises(ConfigError, match="krum then needs 5; take a larger cohort"):
+    with pytest.raises(ConfigError, match="Krum.* needs 5 .* take a larger cohort"):
         small(FedAvg(), aggregation="krum").build()
     with pytest.raises(ConfigError, match="unknown aggregation 'medain'"):
         small(FedAvg(), aggregation="medain")

@@ -8,16 +8,19 @@ from collections.abc import Callable
 
 from ..core.registry import Registry
 from .base import Aggregated, Aggregation, Gives, Mean, NoiseFrom, Reads
-from .centred_clipping import CentredClipping
 from .discrete_gaussian import DiscreteGaussian
-from .geometric_median import GeometricMedian
 from .integer_ring import IntegerRing
-from .krum import Krum
-from .median import Median
 from .norm_bound import NormBound
 from .privacy import DifferentialPrivacy
-from .rows import FromRows, Gather
-from .trimmed_mean import TrimmedMean
+from .rows import (
+    CentredClipping,
+    FromRows,
+    Gather,
+    GeometricMedian,
+    Krum,
+    Median,
+    TrimmedMean,
+)
 
 AGGREGATIONS: Registry[Callable[..., Aggregation]] = Registry(
     "aggregation",

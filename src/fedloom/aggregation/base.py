@@ -107,8 +107,8 @@ class Aggregation(Part):
         """Raise ConfigError for rounds of so many clients, if no step can be made of them."""
         if (fewest := self.fewest(count, count)) > count:
             raise ConfigError(
-                f"aggregation {self.name} needs {fewest} updates in a round, got {count}; take a "
-                "larger cohort"
+                f"aggregation {self!r} needs {fewest} updates in a round, got {count}; take a "
+                "larger cohort, or smaller values here"
             )
 
     def init(self, x: Vec, expected: float, share: float) -> Rec:
@@ -194,9 +194,3 @@ def means(total: Rec) -> tuple[Rec, Tensor]:
             new[name] = torch.where(total.holders > 0, v / some, getattr(unweighted, name))
         unweighted = unweighted._replace(**new)
     return rec(delta=delta, **unweighted._asdict()), total.buffers / total.mass
-
-
-def join_rows(a: Rec, b: Rec) -> Rec:
-    """Two nodes of rows (see rows.py) as one: the rows of a, then those of b."""
-    both = rec(**{f"r{k}": row for k, row in enumerate((*a.rows, *b.rows))})
-    return rec(n=a.n + b.n, mass=a.mass + b.mass, weight=a.weight + b.weight, rows=both)

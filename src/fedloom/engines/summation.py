@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..aggregation.base import join_rows
+from ..aggregation.rows import join_rows
 from ..algorithm import Algorithm, Job
 from ..core.vector import Rec, Vec, leaves, rec, tree
 from ..submodels.base import View

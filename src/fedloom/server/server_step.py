@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..aggregation.forging import add_leaves, forged
+from ..aggregation.rows import add_leaves, forged
 from ..algorithm import Round
 from ..compression import downlink
 from ..core.net import Net
