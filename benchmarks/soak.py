@@ -41,7 +41,7 @@ from fedloom import Checkpoint, Evaluation, Experiment, Local, __version__
 from fedloom.algorithms import FAFED, Scaffold
 from fedloom.checks.tiny_federation import CAPACITIES, SIZES, federation, network
 from fedloom.compression.codecs.powersgd import PowerSGD
-from fedloom.compression.codecs.topk import TopK
+from fedloom.compression.codecs.sparse import TopK
 from fedloom.compression.error_feedback import EF21, Residual
 from fedloom.compression.link import FieldCodec, Link
 from fedloom.core.vector import as_bytes, fields, rec

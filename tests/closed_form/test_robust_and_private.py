@@ -449,7 +449,7 @@ def test_what_has_no_meaning_together_is_refused_by_name() -> None:
     ):
         with pytest.raises(CompositionError, match=words):
             small(algorithm, aggregation=rule).plan()
-    with pytest.raises(ConfigError, match="Krum.* needs 5 .* take a larger cohort"):
+    with pytest.raises(ConfigError, match=r"Krum.* needs 5 .* take a larger cohort"):
         small(FedAvg(), aggregation="krum").build()
     with pytest.raises(ConfigError, match="unknown aggregation 'medain'"):
         small(FedAvg(), aggregation="medain")

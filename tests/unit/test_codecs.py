@@ -4,7 +4,6 @@ import math
 import struct
 import tracemalloc
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,7 +14,6 @@ from fedloom.compression.codecs import (
     MAKERS,
     QSGD,
     Chain,
-    Codec,
     Dense,
     FedPAQ,
     Int8,
@@ -30,7 +28,7 @@ from fedloom.compression.codecs import (
 )
 from fedloom.compression.codecs.index_coding import Coding
 from fedloom.core.vector import rec
-from fedloom.errors import AuthorError, CompositionError, ConfigError, DataError, WireError
+from fedloom.errors import CompositionError, ConfigError, DataError, WireError
 from support.codec_cases import (
     EVERY,
     HALVES,
@@ -133,12 +131,6 @@ def test_sizes_are_those_of_the_format():
     kept = int((torch.rand(D, generator=draws()) < 0.3).sum())
     message = rec(size=torch.tensor([D]), seed=torch.tensor([1]), value=p[:kept])
     assert RandomDropping(ratio=0.3).nbytes(message) == head + 8 + 4 * kept
-
-
-def test_a_codec_of_ones_own_that_chooses_needs_two_methods_more():
-    assert Codec.__abstractmethods__ == {"encode", "decode"}
-    for ask in (lambda: Sign().where(rec()), lambda: Sign().there(0, np.zeros(0), 1, 1)):
-        refused(ask, "Sign chooses coordinates, and needs a", kind=AuthorError)
 
 
 # ------------------------------------------------------------------------------------- round trips

@@ -176,7 +176,7 @@ class Link:
         return tuple(
             name
             for name, via in self.field_codecs.items()
-            if type(via.feedback) is Forget and via.codec.delta(LONGEST) != 0
+            if type(via.feedback) is Forget and not isinstance(via.codec, Dense)
         )
 
     @property

@@ -15,10 +15,8 @@ from .low_precision import BF16, FP16, Int8
 from .natural import Natural
 from .powersgd import PowerSGD
 from .qsgd import QSGD, FedPAQ
-from .random_dropping import RandomDropping
 from .sign import Sign
-from .threshold import Threshold
-from .topk import TopK
+from .sparse import RandomDropping, Threshold, TopK
 
 __all__ = [
     "BF16",

@@ -21,7 +21,7 @@ from torch import Tensor
 from ...core.hyper import Part
 from ...core.layout import Layout
 from ...core.vector import Rec, Vec, rec
-from ...errors import AuthorError, DataError, NotFiniteError, WireError
+from ...errors import DataError, NotFiniteError, WireError
 
 _HEADER = struct.Struct("<BBBBII")
 HEADER_BYTES = _HEADER.size
@@ -88,9 +88,9 @@ class Reader:
 
     def block(self, nbytes: int) -> Bytes:
         """The next bytes, not copied."""
-        if not 0 <= nbytes <= self.left:
+        if (lacks := max(nbytes - self.left, -nbytes)) > 0:
             raise WireError(
-                f"a {self._name} message ends {nbytes - self.left} bytes too early: "
+                f"a {self._name} message ends {lacks} bytes too early: "
                 "it was cut or its header is wrong"
             )
         self._position += nbytes
@@ -102,11 +102,6 @@ class Reader:
         if isinstance(kind, int):
             return torch.from_numpy(_unsqueezed(block, kind, n))
         return torch.frombuffer(bytearray(block), dtype=kind) if n else torch.empty(0, dtype=kind)
-
-    def end(self) -> None:
-        """Raise WireError if bytes are left."""
-        if self.left:
-            raise WireError(f"a {self._name} message has {self.left} bytes too many")
 
 
 def checked(p: Vec, layout: Layout, on_device: bool = False) -> Vec:
@@ -208,7 +203,7 @@ class Codec(Part, ABC):
     # counted: the field whose length is k in the header
     # matrices: needs whole layers, not some of their coordinates
     # chooses: sends some coordinates, their values in the message's `value`; may begin a chain, and
-    #   has where() and there()
+    #   has a where() and a there() of its own
     # on_device: encode() and decode() compute where the vector is, which may be a GPU; others are
     #   given vectors of the host by checked()
     feedback: ClassVar[str] = "residual"
@@ -248,7 +243,7 @@ class Codec(Part, ABC):
 
     def pack(self, message: Rec) -> bytes:
         """The message as bytes."""
-        coding, block = self.where(message) if self.chooses else (0, b"")
+        coding, block = self.where(message)
         fields = [
             _squeezed(getattr(message, name).cpu().numpy(), kind)
             if isinstance(kind, int)
@@ -271,22 +266,16 @@ class Codec(Part, ABC):
                 f"a {name} message has values of {str(dtype)[6:]}; it sends "
                 f"{str(_floating(kinds))[6:]}"
             )
-        message = rec(size=torch.tensor([d]))
-        if self.chooses:
-            rest = sum(_nbytes(lengths[field], kind) for field, kind in kinds.items())
-            message = self.there(coding, reader.block(reader.left - rest), d, k)
-        elif coding:
-            raise WireError(f"a {name} message has index coding {coding}; it has no indices")
+        rest = sum(_nbytes(lengths[field], kind) for field, kind in kinds.items())
+        message = self.there(coding, reader.block(reader.left - rest), d, k)
         fields = {field: reader.field(lengths[field], kind) for field, kind in kinds.items()}
-        reader.end()
         return rec(**message._asdict(), **fields)
 
     def nbytes(self, message: Rec) -> int:
         """len(pack(message)), without packing."""
         kinds = self._kinds(self._header(message, 0).dtype)
         fields = sum(_nbytes(len(getattr(message, field)), kind) for field, kind in kinds.items())
-        indices = self.where_nbytes(message) if self.chooses else 0
-        return HEADER_BYTES + len(self.parameters()) + indices + fields
+        return HEADER_BYTES + len(self.parameters()) + self.where_nbytes(message) + fields
 
     def _header(self, message: Rec, coding: int) -> Header:
         kinds = {n: getattr(message, n).dtype if k is None else k for n, k in self.wire.items()}
@@ -315,21 +304,21 @@ class Codec(Part, ABC):
         return out
 
     def where(self, message: Rec) -> tuple[int, bytes]:
-        """The indices of the values of a codec that `chooses`: an index coding, and its block.
-
-        Raises AuthorError unless overridden: only codecs that choose are asked.
-        """
-        raise AuthorError(f"{type(self).__name__} chooses coordinates, and needs a where()")
+        """Which coordinates are sent: an index coding, and its block; here all, without a block."""
+        return 0, b""
 
     def where_nbytes(self, message: Rec) -> int:
         """The length of where()'s block."""
         return len(self.where(message)[1])
 
     def there(self, coding: int, block: Bytes, d: int, k: int) -> Rec:
-        """The message of where() without its values. Raises WireError for a damaged block,
-        AuthorError unless overridden.
-        """
-        raise AuthorError(f"{type(self).__name__} chooses coordinates, and needs a there()")
+        """The message of where() without its values. Raises WireError for a damaged block."""
+        name = type(self).__name__
+        if coding:
+            raise WireError(f"a {name} message has index coding {coding}; it has no indices")
+        if len(block):
+            raise WireError(f"a {name} message has {len(block)} bytes too many")
+        return rec(size=torch.tensor([d]))
 
     def most(self, d: int) -> int:
         """The largest number of values in a message about d coordinates."""
@@ -338,13 +327,6 @@ class Codec(Part, ABC):
     def omega(self, d: int) -> float | None:
         """w in E||C(p) - p||^2 <= w ||p||^2 of an unbiased codec on d values; None: biased."""
         return None
-
-    def delta(self, d: int) -> float | None:
-        """1 / gamma of CFedAvg's Definition 1, E||C(p) - p||^2 <= ||p||^2 / gamma, below 1; None:
-        there is no such bound for every p.
-        """
-        omega = self.omega(d)
-        return omega if omega is not None and omega < 1 else None
 
     def unfit(self, d: int) -> str:
         """Why error feedback around this codec would grow without bound; "" if it does not.

@@ -109,14 +109,6 @@ class Chain(Codec):
         one, two = self.first.omega(d), self.then.omega(self.first.most(d))
         return None if one is None or two is None else (1 + one) * (1 + two) - 1
 
-    def delta(self, d: int) -> float | None:
-        if self.omega(d) is not None:
-            return super().delta(d)
-        if self.first.omega(d):  # scaled values are not orthogonal to the dropped ones
-            return None
-        one, two = self.first.delta(d), self.then.delta(self.first.most(d))
-        return None if one is None or two is None else 1 - (1 - one) * (1 - two)
-
     def unfit(self, d: int) -> str:
         return self.first.unfit(d) or self.then.unfit(self.first.most(d)) or super().unfit(d)
 

@@ -80,12 +80,6 @@ class QSGD(Codec):
             return None
         return min(b / (4 * self.levels**2), math.sqrt(b) / self.levels)
 
-    def delta(self, d: int) -> float | None:
-        if not self.shrink:
-            return super().delta(d)
-        w = self._excess(min(self.bucket or d, d))
-        return w / (1 + w)
-
     def unfit(self, d: int) -> str:
         why = super().unfit(d)
         advice = "take more levels, smaller buckets, shrink = true, or feedback = forget"

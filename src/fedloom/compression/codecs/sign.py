@@ -61,6 +61,3 @@ class Sign(Codec):
 
     def lengths(self, k: int, layout: Layout) -> dict[str, int]:
         return {"scale": len(self._sizes(layout)), "negative": layout.d}
-
-    def delta(self, d: int) -> float | None:
-        return 1 - 1 / max(d, 1)
