@@ -23,11 +23,11 @@ from fedloom.compression.codecs import (
     Sign,
     Threshold,
     TopK,
+    low_precision,
     make_codec,
-    natural,
     sparse,
 )
-from fedloom.compression.codecs.qsgd import quantise
+from fedloom.compression.codecs.buckets import quantise
 from fedloom.compression.codecs.sparse import largest
 from fedloom.core.layout import Layout
 from fedloom.core.rng import generator
@@ -168,7 +168,7 @@ def test_natural_compression_rounds_up_by_the_share_of_the_noise_below_the_manti
     some = 1 if dtype == torch.float16 else 0  # its mantissa ends thirteen bits before float32's
     below = (1 << width) - (1 << 13 * some) - 1  # one too few for the last bit
     for noise, exponents in ((0, [0, 0, 0]), (-1, [0, 1, 1]), (below, [0, 0, 1])):
-        assert (natural._exponents(p, Noise(noise)) - 127).tolist() == [*exponents, 1, 129]
+        assert (low_precision._exponents(p, Noise(noise)) - 127).tolist() == [*exponents, 1, 129]
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,10 @@ from ...core.own_parts import is_own, short
 from ...core.registry import Registry
 from ...errors import ConfigError, SettingError, did_you_mean, unknown
 from .base import Codec, Dense
+from .buckets import QSGD, FedPAQ, Int8
 from .chain import Chain
-from .low_precision import BF16, FP16, Int8
-from .natural import Natural
+from .low_precision import BF16, FP16, Natural, Sign
 from .powersgd import PowerSGD
-from .qsgd import QSGD, FedPAQ
-from .sign import Sign
 from .sparse import RandomDropping, Threshold, TopK
 
 __all__ = [

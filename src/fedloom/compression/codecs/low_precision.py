@@ -1,10 +1,10 @@
-"""Low precision: two bytes a value, rounded to the nearest, or one byte, rounded at random."""
+"""Codecs that shorten every value by itself: two bytes, nine bits, or a sign."""
 
 from __future__ import annotations
 
-import struct
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,13 +12,11 @@ from ...core.hyper import hyper
 from ...core.layout import Layout
 from ...core.vector import Rec, Vec, rec
 from ...errors import DataError
-from . import buckets
 from .base import Codec, Plain, checked, expect
-from .buckets import LARGEST, Noise, Piece, by_bucket, pieces, work
+from .buckets import CHUNK, Noise, work
 
-_BUCKET = struct.Struct("<I")
-_STEPS = 127
-_LARGEST_STEP = LARGEST / (_STEPS + 2**-16)  # below what overflows times 127, as float32 too
+_BIAS = 127  # of a float32's exponent, which is what travels
+_LARGEST = 2.0**127
 
 
 class _Half(Plain):
@@ -30,7 +28,7 @@ class _Half(Plain):
         p, kind = checked(p, layout, on_device=True), self.half
         largest = min(torch.finfo(each).max for each in (kind, p.dtype))
         value = p.new_empty(len(p), dtype=kind)
-        parts = (torch.split(v, buckets.CHUNK) for v in (value, p))
+        parts = (torch.split(v, CHUNK) for v in (value, p))
         for out, part in zip(*parts, strict=True):
             inside = part if p.dtype == kind else part.clamp(-largest, largest)
             out.copy_(_odd(inside) if p.dtype == torch.float64 else inside)
@@ -83,82 +81,113 @@ class BF16(_Half):
     wire = {"value": half}
 
 
-class Int8(Codec):
-    """Send every value in steps of its bucket's largest magnitude / 127, rounded at random.
+class Natural(Codec):
+    """Send sign and exponent of each value, nine bits.
 
-    s = max|p| / 127, q_j = floor(p_j / s + u_j) with u uniform, and the receiver has s q_j:
-    unbiased with w = b / (4 127^2) for buckets of b values. bucket 0: one for all.
-    On the wire: header, bucket u32, steps s as float32 rounded up, q in bytes.
+    2^a <= |p_j| < 2^(a+1) becomes 2^(a+1) with probability (|p_j| - 2^a) / 2^a, else 2^a: unbiased
+    with w = 1/8. 0 stays 0, and what is smaller than float32's normal numbers becomes 0.
+    On the wire: header, exponents + 127 in bytes (0: zero), signs (1: negative), most significant
+    bit first.
+    Source: Horvath et al., Natural compression, 2019.
 
-    >>> codec, layout = Int8(), Layout(("w",), ((3,),))
-    >>> p = torch.tensor([127.0, -5, 0])
-    >>> message, _ = codec.encode(p, rec(), layout, torch.Generator())
-    >>> codec.decode(message, layout), codec.nbytes(message)
-    (tensor([127.,  -5.,   0.]), 23)
+    >>> codec, layout = Natural(), Layout(("w",), ((4,),))
+    >>> message, _ = codec.encode(torch.tensor([4.0, -1, 0, 3]), rec(), layout, torch.Generator())
+    >>> codec.decode(message, layout)[:3], codec.nbytes(message)
+    (tensor([ 4., -1.,  0.]), 17)
     """
 
-    code = 13
-    wire = {"scale": torch.float32, "symbol": torch.int8}
-    counted = "symbol"
-    bucket: int = hyper(
-        512,
-        "values that share a scale",
-        low=0,
-        high=2**32 - 1,
-        source="512, as QSGD; 0 = whole vector",
-    )
-
-    def omega(self, d: int) -> float | None:
-        return min(self.bucket or d, d) / (4 * _STEPS**2)
-
-    def unfit(self, d: int) -> str:
-        why = super().unfit(d)
-        return f"{why}: use smaller buckets" if why else ""
+    code = 9
+    wire = {"exponent": 8, "negative": 1}
+    counted = "exponent"
 
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
         p, noise = checked(p, layout), Noise(draw)
-        parts = list(pieces([len(p)], self.bucket))
-        scale = _steps(p, parts, buckets.count([len(p)], self.bucket))
-        each = torch.where(scale > 0, scale, 1.0)
-        symbol = torch.empty(len(p), dtype=torch.int8)
-        for piece in parts:
-            span = slice(piece.at, piece.at + piece.n)
-            views = by_bucket(piece, each, p[span], noise.uniform(piece.n), symbol[span])
-            for step, part, u, symbols in views:
-                z = part.to(work(p)).div(step).add_(u)
-                symbols.copy_(z.floor_().clamp_(-_STEPS, _STEPS))
-        return rec(size=torch.tensor([len(p)]), scale=scale, symbol=symbol), state
+        largest = max(abs(float(v)) for v in p.aminmax()) if len(p) else 0.0
+        if largest > _LARGEST:
+            raise DataError(
+                f"Natural sends powers of two up to 2^127, got {largest:.3g}; lower "
+                "local.lr or set local.clip"
+            )
+        parts = [_exponents(part, noise) for part in torch.split(p, CHUNK)] if len(p) else []
+        exponent = torch.cat([torch.empty(0, dtype=torch.uint8), *parts])
+        negative = (p < 0) & (exponent > 0)
+        return rec(size=torch.tensor([len(p)]), exponent=exponent, negative=negative), state
 
     def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
         expect(message, layout)
         out = torch.empty(layout.d, dtype=dtype or torch.float32)
-        for piece in pieces([layout.d], self.bucket):
-            span = slice(piece.at, piece.at + piece.n)
-            values = message.symbol[span].to(work(out))
-            for step, part in by_bucket(piece, message.scale, values):
-                part.mul_(step)
-            out[span] = values
+        parts = (torch.split(v, CHUNK) for v in (out, message.exponent, message.negative))
+        for values, exponent, negative in zip(*parts, strict=True):
+            bits = (exponent.to(torch.int32) << 23) | (negative.to(torch.int32) << 31)
+            values.copy_(bits.view(torch.float32))
         return out
 
-    def parameters(self) -> bytes:
-        return _BUCKET.pack(self.bucket)
+    def omega(self, d: int) -> float | None:
+        return 1 / 8
+
+
+def _exponents(p: Vec, noise: Noise) -> Tensor:
+    """The exponents + 127 that |p_j| is rounded to, uint8 (n,); 0 for zero.
+
+    A random number below 2^m added to the m bits of the mantissa carries into the exponent with the
+    probability (|p_j| - 2^a) / 2^a, exactly.
+    """
+    kind: type[np.signedinteger[Any]]
+    if p.dtype == torch.float64:
+        mantissa, bias, whole, kind = 52, 1023, torch.int64, np.int64
+    else:
+        p, mantissa, bias, whole, kind = p.float(), 23, _BIAS, torch.int32, np.int32
+    low = (1 << mantissa) - 1
+    bits = p.abs().view(whole)
+    normal = (bits >> mantissa) - bias + _BIAS >= 1
+    carried = (bits + (noise.integers(len(p), kind) & low)) >> mantissa
+    return torch.where(normal, carried - bias + _BIAS, 0).to(torch.uint8)
+
+
+class Sign(Codec):
+    """Send sign(p_j), one bit, and the mean magnitude ||p||_1 / d that the receiver gives them all.
+
+    sign(0) is +1. ||C(p) - p||^2 = ||p||^2 - ||p||_1^2 / d <= (1 - 1/d) ||p||^2: biased, made for
+    error feedback. scope "layer": one mean magnitude for each layer.
+    On the wire: header, magnitudes (f64 of an f64 p, else f32), signs (1: negative), most
+    significant bit first.
+    Source: Karimireddy et al., ICML 2019; signSGD is Bernstein et al., ICML 2018.
+
+    >>> codec, layout = Sign(), Layout(("w",), ((4,),))
+    >>> message, _ = codec.encode(torch.tensor([1.0, -3, 0, 4]), rec(), layout, torch.Generator())
+    >>> codec.decode(message, layout), codec.nbytes(message)
+    (tensor([ 2., -2.,  2.,  2.]), 17)
+    """
+
+    code = 8
+    wire = {"scale": None, "negative": 1}
+    counted = "scale"
+    on_device = True
+    scope: Literal["global", "layer"] = hyper(
+        "global", "one scale for the whole vector or for each layer", "FedCAMS: the whole model"
+    )
+
+    def _sizes(self, layout: Layout) -> list[int]:
+        return layout.sizes if self.scope == "layer" else [layout.d]
+
+    def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
+        p = checked(p, layout, on_device=True)
+        parts = torch.split(p, self._sizes(layout))
+        scale = torch.stack(
+            [part.abs().sum(dtype=torch.float64) / max(len(part), 1) for part in parts]
+        ).to(work(p))
+        return rec(size=torch.tensor([len(p)]), scale=scale, negative=p < 0), state
+
+    def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
+        expect(message, layout)
+        sizes = self._sizes(layout)
+        scale: Tensor = message.scale.to(dtype or message.scale.dtype)
+        out = scale.new_empty(layout.d)
+        for values, negative, one in zip(
+            torch.split(out, sizes), torch.split(message.negative, sizes), scale, strict=True
+        ):
+            torch.where(negative, -one, one, out=values)
+        return out
 
     def lengths(self, k: int, layout: Layout) -> dict[str, int]:
-        return {"scale": buckets.count([layout.d], self.bucket), "symbol": layout.d}
-
-
-def _steps(p: Vec, parts: list[Piece], number: int) -> Tensor:
-    """max|p| / 127 of every bucket, float32 rounded up, so that no value is beyond 127 steps."""
-    largest = torch.zeros(number, dtype=work(p))
-    for start, n, size, span in parts:
-        part = p[start : start + n].abs().to(work(p))
-        if span.stop - span.start > 1:
-            part = torch.nn.functional.pad(part, (0, -n % size)).view(-1, size)
-        largest[span] = torch.maximum(largest[span], part.view(span.stop - span.start, -1).amax(1))
-    exact = largest.double() / _STEPS
-    if number and float(exact.max()) * _STEPS > LARGEST:
-        raise DataError(
-            f"Int8 sends steps as float32; the largest value, {float(largest.max()):.3g}, is beyond"
-            f" {LARGEST:.3g}"
-        )
-    return buckets.round_up(exact).clamp_max(_LARGEST_STEP)
+        return {"scale": len(self._sizes(layout)), "negative": layout.d}
