@@ -97,7 +97,7 @@ def test_the_table_and_the_page_of_the_architecture_name_what_there_is():
 
 # methods that are an expression of another paper's method
 MIXTURES = {("fedspeed", "feddyn"), ("mofedsam", "fedcm"), ("fedgamma", "scaffold")}
-SHARED = {"base", "buckets", "index_coding", "optimisers", "golomb_rice", "sparse"}
+SHARED = {"base", "buckets", "index_coding", "optimisers"}
 CODECS = "compression/codecs"
 
 

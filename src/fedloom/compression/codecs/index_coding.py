@@ -5,6 +5,10 @@ The set is a strictly increasing array j_1 < ... < j_k of numbers below d; its g
 coordinate; g - 1 in bytes of seven bits (LEB128); g - 1 in Golomb-Rice codes, whose
 parameter r is the block's first byte. Rice bits are stored most significant first, bitmap bits
 least significant first; every block is padded to a byte with zeros.
+
+A Golomb-Rice code of n is n >> r in unary and its r low bits. A block has all unary parts (n >> r
+ones and a zero each), then all low bits: as long as codes one after the other, and read at once.
+Source: Rice and Plaunt, IEEE Transactions on Communications 1971; Golomb 1966.
 """
 
 from __future__ import annotations
@@ -16,12 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import WireError
-from . import golomb_rice as rice
 
 Index = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 _CHUNK = 1 << 16  # gaps that are written together
+_LARGEST = 31  # parameter of Golomb-Rice codes
 _VARINT = 5  # bytes of the longest gap that fits u32
 
 
@@ -54,7 +58,7 @@ def plan(index: Index, d: int) -> Plan:
     if k in (0, d):
         return Plan(Coding.IMPLIED, 0, 0)
     less = _less(index)
-    r, bits = rice.length(less)
+    r, bits = rice_length(less)
     return min(
         Plan(Coding.BITMAP, 0, -(-d // 8)),
         Plan(Coding.VARINT, 0, _varint_bytes(less)),
@@ -74,7 +78,7 @@ def write(index: Index, d: int, choice: Plan | None = None) -> bytes:
         return np.packbits(marks, bitorder="little").tobytes()
     if coding == Coding.VARINT:
         return _write_varint(_less(index))
-    return bytes([r]) + rice.write(_less(index), r)
+    return bytes([r]) + rice_write(_less(index), r)
 
 
 def bound(block: Bytes, d: int) -> None:
@@ -91,7 +95,9 @@ def read(block: Bytes, coding: int, d: int, k: int) -> Index:
     if k > d:
         raise WireError(f"a message names {k} of {d} coordinates; it can name at most all of them")
     if coding == Coding.IMPLIED:
-        return _read_implied(block, d, k)
+        _need(len(block) == 0, "no bytes", f"{len(block)} bytes")
+        _need(k in (0, d), f"indices for {k} of {d} coordinates", "none")
+        return np.arange(k, dtype=np.int64)
     _need(k > 0, "indices", "none in a coding that has some")
     if coding == Coding.BITMAP:
         return _read_bitmap(block, d, k)
@@ -132,13 +138,7 @@ def _sum_up(less: Index) -> Index:
     return less
 
 
-# --------------------------------------------------------------------------------- the plain ones
-def _read_implied(block: Bytes, d: int, k: int) -> Index:
-    _need(len(block) == 0, "no bytes", f"{len(block)} bytes")
-    _need(k in (0, d), f"indices for {k} of {d} coordinates", "none")
-    return np.arange(k, dtype=np.int64)
-
-
+# ------------------------------------------------------------------ bitmap, variable lengths
 def _read_bitmap(block: Bytes, d: int, k: int) -> Index:
     _need(len(block) == -(-d // 8), f"{-(-d // 8)} bytes of a bitmap", f"{len(block)} bytes")
     marks = np.unpackbits(block, bitorder="little")
@@ -147,7 +147,6 @@ def _read_bitmap(block: Bytes, d: int, k: int) -> Index:
     return _below(index.astype(np.int64, copy=False), d)
 
 
-# -------------------------------------------------------------------------------------- variable
 def _varint_bytes(less: Index) -> int:
     """One byte each, and one more from 2^7, 2^14, ... on."""
     total, bound, longest = len(less), 1 << 7, int(less.max())
@@ -195,5 +194,66 @@ def _read_rice(block: Bytes, d: int, k: int) -> Index:
     # a longer block would lose to the bitmap, so none is ever written; this bounds the work
     _need(len(block) <= 1 + -(-d // 8), f"at most {1 + -(-d // 8)} bytes", len(block))
     r = int(block[0])
-    _need(r <= rice.LARGEST, f"a parameter of at most {rice.LARGEST}", r)
-    return _sum_up(rice.read(block[1:], r, k, d))
+    _need(r <= _LARGEST, f"a parameter of at most {_LARGEST}", r)
+    return _sum_up(rice_read(block[1:], r, k, d))
+
+
+def rice_length(numbers: Index) -> tuple[int, int]:
+    """-> r of the least total length, the smaller one at a tie, and that length in bits.
+
+    The length is convex in r (one more r halves the unary parts, and halves of smaller numbers are
+    smaller), so the first r that the next one does not improve on is the best.
+
+    >>> rice_length(np.array([1, 3]))
+    (1, 5)
+    """
+    k, best = len(numbers), len(numbers) + int(numbers.sum())
+    for r in range(_LARGEST):
+        bits = k * (r + 2) + int((numbers >> (r + 1)).sum())
+        if bits >= best:
+            return r, best
+        best = bits
+    return _LARGEST, best
+
+
+def rice_write(numbers: Index, r: int) -> bytes:
+    """The block of numbers (k,), k > 0.
+
+    >>> rice_write(np.array([1, 3]), 1).hex()
+    '58'
+    """
+    stops = np.cumsum((numbers >> r) + 1) - 1
+    unary = np.ones(int(stops[-1]) + 1, np.uint8)
+    unary[stops] = 0
+    low = np.empty((len(numbers), r), np.uint8)
+    for n in range(r):
+        low[:, n] = (numbers >> (r - 1 - n)) & 1
+    return np.packbits(np.concatenate([unary, low.reshape(-1)])).tobytes()
+
+
+def rice_read(block: Bytes, r: int, k: int, most: int) -> Index:
+    """The k numbers of a block, all below `most`. Raises WireError for bytes that are no block.
+
+    >>> rice_read(np.frombuffer(bytes.fromhex("58"), np.uint8), 1, 2, 10).tolist()
+    [1, 3]
+    """
+    if k * (1 + r) > 8 * len(block):
+        raise WireError(
+            f"a message's index block has {len(block)} bytes; {k} codes of {1 + r} bits or more do "
+            "not fit"
+        )
+    bits = np.unpackbits(block)
+    zero = bits[: len(bits) - k * r] == 0  # the stops, and less than a byte behind the low bits
+    stops = np.flatnonzero(zero)[:k] if np.count_nonzero(zero) < k + 8 else np.empty(0, np.intp)
+    end = int(stops[-1]) + 1 if len(stops) == k else len(bits) + 1
+    if -(-(end + k * r) // 8) != len(block):
+        raise WireError(
+            f"a message's index block has {len(block)} bytes, and not {k} codes of parameter {r}"
+        )
+    numbers = np.diff(stops, prepend=-1) - 1
+    low = bits[end : end + k * r].reshape(k, r)
+    for n in range(r):
+        numbers = (numbers << 1) | low[:, n]
+    if (largest := int(numbers.max())) >= most:
+        raise WireError(f"a message's index block has the gap {largest + 1}, beyond {most}")
+    return numbers
