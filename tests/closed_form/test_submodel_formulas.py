@@ -27,9 +27,7 @@ from fedloom.submodels import (
     SubModel,
     greedy,
 )
-from fedloom.submodels.slicing.flow import Cut
-from fedloom.submodels.slicing.layers import unscaled
-from fedloom.submodels.slicing.walk import count_left, cut_net, largest_share
+from fedloom.submodels.slicing import Cut, count_left, cut_net, largest_share, unscaled
 from tiny import trace
 
 pytestmark = pytest.mark.usefixtures("seed_zero")

@@ -18,7 +18,7 @@ from ..engines.client_results import Request
 from ..engines.scores import Score
 from ..federation.federation import Federation
 from ..submodels.base import SubModel, View
-from ..submodels.slicing.layers import unscaled
+from ..submodels.slicing import unscaled
 from .clients import NOT_MEASURED, client_values
 from .scorer import Current, Scorer
 from .settings import Evaluation

@@ -15,7 +15,7 @@ from fedloom.core.hyper import PositiveInt, checked
 from fedloom.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from ..submodels.slicing.flow import Flow, Part
+    from ..submodels.slicing import Flow, Part
 
 
 def sequential(**blocks: nn.Module) -> nn.Sequential:
@@ -45,7 +45,7 @@ class Residual(nn.Module):
         return F.relu(self.body(inputs) + other)
 
     def cut(self, part: Part, flow: Flow) -> tuple[nn.Module, Flow]:
-        """Slice both branches; see fedloom.submodels.Cuttable. Raises CompositionError where they
+        """Slice both branches; see fedloom.submodels.Part. Raises CompositionError where they
         would keep different channels.
         """
         body, out = part.child("body", flow)

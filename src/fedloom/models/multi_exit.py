@@ -11,7 +11,7 @@ from fedloom.errors import ConfigError
 from fedloom.models.layers import sequential
 
 if TYPE_CHECKING:
-    from ..submodels.slicing.flow import Flow, Part
+    from ..submodels.slicing import Flow, Part
 
 
 class Answers(NamedTuple):
@@ -69,7 +69,7 @@ class MultiExit(nn.Module):
 
     def cut(self, part: Part, flow: Flow) -> tuple[nn.Module, Flow]:
         """Slice the stages, and keep only those up to the exit part.how.exits; see
-        fedloom.submodels.Cuttable.
+        fedloom.submodels.Part.
         """
         stages: dict[str, nn.Module] = {}
         exits: dict[str, nn.Module] = {}

@@ -6,13 +6,10 @@ from collections.abc import Callable
 
 from ..core.registry import Registry
 from .base import SubModel, View, behind_mask, whole
-from .fedrolex import FedRolex
 from .fiarse import FIARSE, greedy
-from .fjord import FjORD
-from .heterofl import HeteroFL
 from .private import PRIVATE, FedBN, FedPer, FedRep, Private
-from .scalefl import ScaleFL
-from .slicing.flow import Cuttable, Flow, Part
+from .slicing import Flow, Part
+from .structured import FedRolex, FjORD, HeteroFL, ScaleFL
 
 SUBMODELS: Registry[Callable[..., SubModel]] = Registry(
     "rule of sub-models",
@@ -31,7 +28,6 @@ __all__ = [
     "FIARSE",
     "PRIVATE",
     "SUBMODELS",
-    "Cuttable",
     "FedBN",
     "FedPer",
     "FedRep",

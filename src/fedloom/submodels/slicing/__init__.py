@@ -1,1 +1,0 @@
-"""Slice a smaller network out of a module, and move values between the two."""
