@@ -22,6 +22,7 @@ from fedloom.compression.codecs import (
 )
 from fedloom.core.layout import Layout
 from fedloom.core.rng import generator
+from fedloom.core.vector import fields
 
 LAYOUT = Layout(("w", "b", "conv", "s"), ((20, 15), (20,), (8, 2, 3, 3), (1,)))
 D = LAYOUT.d
@@ -73,9 +74,10 @@ def bits(v):
 
 
 def same(a, b):
-    return a._fields == b._fields and all(
+    one, other = fields(a), fields(b)
+    return [*one] == [*other] and all(
         x.dtype == y.dtype and x.shape == y.shape and bits(x) == bits(y)
-        for x, y in zip(a, b, strict=True)
+        for x, y in zip(one.values(), other.values(), strict=True)
     )
 
 

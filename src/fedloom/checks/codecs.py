@@ -13,7 +13,7 @@ from ..compression.error_feedback import Forget, Residual
 from ..compression.link import FieldCodec
 from ..core.layout import Layout
 from ..core.rng import generator
-from ..core.vector import Rec, Vec
+from ..core.vector import Rec, Vec, fields
 from ..engines.author_rules import check_record, pair
 from ..errors import AuthorError, WireError
 from .compare import Notes, twice, unequal
@@ -80,7 +80,7 @@ class CodecContract(Contract):
             message, state = pair("encode", "the message and the state", out)
             check_record("encode", "a message", message)
             check_record("encode", "a state", state)
-            wrong = [n for n, v in message._asdict().items() if getattr(v, "ndim", None) != 1]
+            wrong = [n for n, v in fields(message).items() if getattr(v, "ndim", None) != 1]
             if wrong or "size" not in message._fields or int(message.size) != layout.d:
                 raise AuthorError(
                     f"of {case} the message has the fields {message._fields}: each must be a "

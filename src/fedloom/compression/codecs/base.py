@@ -191,9 +191,9 @@ def expect(message: Rec, layout: Layout) -> None:
 class Codec(Part, ABC):
     """Encodes one field as bytes, and decodes it.
 
-    A message is a record of one-dimensional tensors; `size` (1,) is the length d of the encoded
-    vector. Codecs are frozen dataclasses of hyper-parameters and keep nothing else: what a client
-    needs for its next message (PowerSGD's Q) is the `state`, a record.
+    A message is a record of one-dimensional tensors, or of such records; `size` (1,) is the length
+    d of the encoded vector. Codecs are frozen dataclasses of hyper-parameters and keep nothing
+    else: what a client needs for its next message (PowerSGD's Q) is the `state`, a record.
     """
 
     # feedback: the name of its default error feedback

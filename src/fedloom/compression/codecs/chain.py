@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import torch
 
@@ -53,37 +52,29 @@ class Chain(Codec):
         one, first = self.first.encode(p.detach().cpu(), state.first, layout, draw)
         noise = generator(draw.initial_seed(), "chain")
         two, then = self.then.encode(one.value, state.then, _values(len(one.value)), noise)
-        places = {f"first_{k}": v for k, v in one._asdict().items() if k not in ("size", "value")}
-        values = {f"then_{k}": v for k, v in two._asdict().items()}
-        return rec(size=one.size, **places, **values), rec(first=first, then=then)
+        places = one._replace(value=torch.empty(0))
+        return rec(size=one.size, first=places, then=two), rec(first=first, then=then)
 
-    def _first(self, message: Rec, value: Vec) -> Rec:
-        """first's message with these values."""
-        return rec(size=message.size, **_stage(message, "first_"), value=value)
-
-    def _with_values(self, message: Rec, dtype: torch.dtype | None) -> Rec:
-        two = rec(**_stage(message, "then_"))
-        return self._first(message, self.then.decode(two, _values(int(two.size)), dtype))
+    def _chosen(self, message: Rec, dtype: torch.dtype | None) -> Rec:
+        """first's message, with the values as the receiver reads them."""
+        layout = _values(int(message.then.size))
+        return message.first._replace(value=self.then.decode(message.then, layout, dtype))
 
     def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
         expect(message, layout)
-        return self.first.decode(self._with_values(message, dtype), layout, dtype)
+        return self.first.decode(self._chosen(message, dtype), layout, dtype)
 
     def missing(self, p: Vec, message: Rec, layout: Layout) -> Vec:
-        return self.first.missing(p, self._with_values(message, p.dtype), layout)
+        return self.first.missing(p, self._chosen(message, p.dtype), layout)
 
     def parameters(self) -> bytes:
         return _STAGES.pack(self.first.code, self.then.code)
 
     def pack(self, message: Rec) -> bytes:
-        coding, block = self.where(message)
-        d, k = int(message.size), int(message.then_size)
-        head = Header(self.code, torch.float32, coding, d, k).bytes()
-        inner = self.then.pack(rec(**_stage(message, "then_")))
-        return b"".join((head, self.parameters(), _LENGTH.pack(len(block)), block, inner))
-
-    def where(self, message: Rec) -> tuple[int, bytes]:
-        return self.first.where(self._first(message, torch.empty(0)))
+        coding, block = self.first.where(message.first)
+        d, k = int(message.size), int(message.then.size)
+        head = Header(self.code, torch.float32, coding, d, k).bytes() + self.parameters()
+        return b"".join((head, _LENGTH.pack(len(block)), block, self.then.pack(message.then)))
 
     def unpack(self, raw: bytes, layout: Layout) -> Rec:
         reader = Reader(raw, self, layout)
@@ -91,15 +82,13 @@ class Chain(Codec):
         (length,) = _LENGTH.unpack(bytes(reader.block(_LENGTH.size)))
         block = reader.block(length)
         # first the values, because they may be missing
-        values = self.then.unpack(bytes(reader.block(reader.left)), _values(k))
-        message = self.first.there(coding, block, d, k)
-        places = {f"first_{n}": v for n, v in message._asdict().items() if n != "size"}
-        inner = {f"then_{n}": v for n, v in values._asdict().items()}
-        return rec(size=torch.tensor([d]), **places, **inner)
+        then = self.then.unpack(bytes(reader.block(reader.left)), _values(k))
+        places = self.first.there(coding, block, d, k)
+        first = rec(**places._asdict(), value=torch.empty(0))
+        return rec(size=torch.tensor([d]), first=first, then=then)
 
     def nbytes(self, message: Rec) -> int:
-        block = self.first.where_nbytes(self._first(message, torch.empty(0)))
-        inner = self.then.nbytes(rec(**_stage(message, "then_")))
+        block, inner = self.first.where_nbytes(message.first), self.then.nbytes(message.then)
         return HEADER_BYTES + _STAGES.size + _LENGTH.size + block + inner
 
     def most(self, d: int) -> int:
@@ -116,9 +105,3 @@ class Chain(Codec):
 def _values(k: int) -> Layout:
     """The layout of chosen values."""
     return Layout(("kept",), ((k,),))
-
-
-def _stage(message: Rec, prefix: str) -> dict[str, Any]:
-    """The fields of one of the two messages."""
-    fields = message._asdict().items()
-    return {k.removeprefix(prefix): v for k, v in fields if k.startswith(prefix)}
