@@ -12,15 +12,7 @@ from .discrete_gaussian import DiscreteGaussian
 from .integer_ring import IntegerRing
 from .norm_bound import NormBound
 from .privacy import DifferentialPrivacy
-from .rows import (
-    CentredClipping,
-    FromRows,
-    Gather,
-    GeometricMedian,
-    Krum,
-    Median,
-    TrimmedMean,
-)
+from .rows import CentredClipping, FromRows, Gather, GeometricMedian, Krum, Median, TrimmedMean
 
 AGGREGATIONS: Registry[Callable[..., Aggregation]] = Registry(
     "aggregation",

@@ -52,11 +52,7 @@ class DiscreteGaussian(IntegerRing):
     honest: int = hyper(
         2, "clients whose noise alone hides each of them", "as many as surely answer", low=1
     )
-    delta: InnerShare = hyper(
-        1e-5,
-        "chance with which epsilon may not hold",
-        "below 1 / N",
-    )
+    delta: InnerShare = hyper(1e-5, "chance with which epsilon may not hold", "below 1 / N")
     max_epsilon: Positive | None = hyper(None, "the run ends before it would be more than this")
 
     @property

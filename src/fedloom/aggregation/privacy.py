@@ -37,11 +37,7 @@ class DifferentialPrivacy(Aggregation):
     noise_from = NoiseFrom.SEED
     clip: Positive = hyper(1.0, "largest norm of an update, all its fields together")
     noise: Positive = hyper(1.0, "deviation of the noise over clip")
-    delta: InnerShare = hyper(
-        1e-5,
-        "chance with which epsilon may not hold",
-        "below 1 / N",
-    )
+    delta: InnerShare = hyper(1e-5, "chance with which epsilon may not hold", "below 1 / N")
     max_epsilon: Positive | None = hyper(None, "the run ends before it would be more than this")
     quantile: float | None = hyper(
         None,

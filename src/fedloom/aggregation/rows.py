@@ -109,9 +109,7 @@ class TrimmedMean(FromRows):
     """
 
     trim: Annotated[float, Ge(0), Lt(0.5)] = hyper(
-        0.1,
-        "share of the values left out at each end",
-        "at least the hostile share",
+        0.1, "share of the values left out at each end", "at least the hostile share"
     )
 
     def of(self, rows: Tensor, weights: Tensor, before: Tensor | None) -> Vec:

@@ -11,8 +11,7 @@ from .scaffold import Scaffold
 
 
 def FedGAMMA(
-    rho: Annotated[float, Hyper(source="FL-Simulator: 0.01")] = 0.01,
-    server_lr: float = 1.0,
+    rho: Annotated[float, Hyper(source="FL-Simulator: 0.01")] = 0.01, server_lr: float = 1.0
 ) -> Algorithm:
     """FedGAMMA (Dai et al., TNNLS 2023) as FL-Simulator runs it: SCAFFOLD on gradients at x + rho
     g / ||g||.

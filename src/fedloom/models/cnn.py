@@ -182,9 +182,7 @@ def cnn_femnist(classes: PositiveInt = 62) -> nn.Sequential:
 
 @checked
 def cnn_celeba(
-    classes: PositiveInt = 2,
-    norm: Norm = "static_batch",
-    groups: PositiveInt = 2,
+    classes: PositiveInt = 2, norm: Norm = "static_batch", groups: PositiveInt = 2
 ) -> nn.Sequential:
     """Build LEAF's CelebA network for (n, 3, 84, 84): 31,202 parameters with 2 classes.
 

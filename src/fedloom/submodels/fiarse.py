@@ -77,39 +77,23 @@ class FIARSE(SubModel):
     tensor([1.4898, 1.5000])
     """
 
-    group: Group = hyper(
-        default="model",
-        meaning="where one threshold holds",
-        source="model in FIARSE D.1",
-    )
+    group: Group = hyper("model", "where one threshold holds", "model in FIARSE D.1")
     shards: tuple[str, ...] = hyper(
-        default=(),
-        meaning="name patterns of the groups, for group = shard",
-        source="FIARSE D.1; three in its code for texts",
+        (),
+        "name patterns of the groups, for group = shard",
+        "FIARSE D.1; three in its code for texts",
     )
     count: Count = hyper(
-        default="holders",
-        meaning="which clients count in a coordinate's mean",
-        source="FIARSE C.1; section 3",
+        "holders", "which clients count in a coordinate's mean", "FIARSE C.1; section 3"
     )
-    dynamic: bool = hyper(
-        default=True, meaning="make the mask anew at every local step", source="FIARSE, Algorithm 1"
-    )
-    biased: bool = hyper(
-        default=True, meaning="add the importance term to the gradient", source="FIARSE, Eq. 3"
-    )
+    dynamic: bool = hyper(True, "make the mask anew at every local step", "FIARSE, Algorithm 1")
+    biased: bool = hyper(True, "add the importance term to the gradient", "FIARSE, Eq. 3")
     momentum_mask: Literal["grad", "update"] = hyper(
-        default="grad",
-        meaning="what is masked behind momentum and decay",
-        source="grad: torch's SGD, FIARSE's code",
+        "grad", "what is masked behind momentum and decay", "grad: torch's SGD, FIARSE's code"
     )
-    mask_bias: bool = hyper(default=True, meaning="biases are masked too", source="FIARSE's code")
-    mask_first: bool = hyper(
-        default=True, meaning="the first layer is masked too", source="FIARSE's code"
-    )
-    mask_classifier: bool = hyper(
-        default=True, meaning="the last layer is masked too", source="FIARSE's code for images"
-    )
+    mask_bias: bool = hyper(True, "biases are masked too", "FIARSE's code")
+    mask_first: bool = hyper(True, "the first layer is masked too", "FIARSE's code")
+    mask_classifier: bool = hyper(True, "the last layer is masked too", "FIARSE's code for images")
 
     def __post_init__(self) -> None:
         if bool(self.shards) != (self.group == "shard"):

@@ -132,9 +132,9 @@ class FedPer(Private):
 
     advice = "name some of them in private.layers"
     layers: tuple[str, ...] = hyper(
-        default=(),
-        meaning="names of private layers, or patterns; none: the last one",
-        source="K_P = 1 to 4 last layers in section 4",
+        (),
+        "names of private layers, or patterns; none: the last one",
+        "K_P = 1 to 4 last layers in section 4",
     )
 
     def keeps(self, name: str, module: nn.Module, last: str) -> bool:
@@ -154,9 +154,7 @@ class FedRep(FedPer):
     Reference: https://arxiv.org/abs/2102.07078
     """
 
-    head: ShareBelow1 = hyper(
-        default=0.9, meaning="share of the local steps for the head", source="10 of 11 epochs"
-    )
+    head: ShareBelow1 = hyper(0.9, "share of the local steps for the head", "10 of 11 epochs")
 
     def moved(self, d: Vec, mask: Vec, job: Job) -> Vec:
         steps = torch.as_tensor(job.steps, dtype=d.dtype, device=d.device)

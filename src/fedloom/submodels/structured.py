@@ -68,23 +68,17 @@ class HeteroFL(SubModel):
     cuts = True
     fixed = True
 
-    exact: bool = hyper(
-        default=True, meaning="cut norms in whole groups", source="equality with the masked net"
-    )
+    exact: bool = hyper(True, "cut norms in whole groups", "equality with the masked net")
     width: Literal["sqrt", "budget"] = hyper(
-        default="sqrt",
-        meaning="what share of the width a capacity gives",
-        source="sqrt: a convolution has width^2 weights",
+        "sqrt",
+        "what share of the width a capacity gives",
+        "sqrt: a convolution has width^2 weights",
     )
-    scaler: bool = hyper(
-        default=True,
-        meaning="divide outputs by the share that is left",
-        source="HeteroFL, section 3.2",
-    )
+    scaler: bool = hyper(True, "divide outputs by the share that is left", "HeteroFL, section 3.2")
     owners: bool = hyper(
-        default=False,
-        meaning="average a class's rows over the clients that have the class",
-        source="True in HeteroFL's and FedRolex's code",
+        False,
+        "average a class's rows over the clients that have the class",
+        "True in HeteroFL's and FedRolex's code",
     )
 
     def remarks(self, view: View, net: Net, capacity: float) -> list[str]:
@@ -171,16 +165,10 @@ class ScaleFL(SubModel):
     trains = Needs.EXITS
 
     least: PositiveShare = hyper(
-        default=0.5,
-        meaning="smallest share of the width",
-        source="half the width; the papers give none",
+        0.5, "smallest share of the width", "half the width; the papers give none"
     )
-    exact: bool = hyper(
-        default=True, meaning="cut norms in whole groups", source="equality with the masked net"
-    )
-    scaler: bool = hyper(
-        default=True, meaning="divide outputs by the share that is left", source="ScaleFL's code"
-    )
+    exact: bool = hyper(True, "cut norms in whole groups", "equality with the masked net")
+    scaler: bool = hyper(True, "divide outputs by the share that is left", "ScaleFL's code")
 
     def remarks(self, view: View, net: Net, capacity: float) -> list[str]:
         advice = "another `least` trades width for depth, and a larger net has finer steps"
@@ -288,9 +276,9 @@ class FjORD(SubModel):
     trains = Needs.DRAWN_PARTS
 
     widths: tuple[PositiveShare, ...] = hyper(
-        default=(),
-        meaning="shares of the width that are drawn; empty: the capacities",
-        source="0.2, 0.4, 0.6, 0.8, 1 in FjORD's code",
+        (),
+        "shares of the width that are drawn; empty: the capacities",
+        "0.2, 0.4, 0.6, 0.8, 1 in FjORD's code",
     )
 
     def settled(self, levels: Sequence[float]) -> SubModel:

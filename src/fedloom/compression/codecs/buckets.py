@@ -50,14 +50,14 @@ class QSGD(Codec):
     code = 3
     counted = "symbol"
     levels: int = hyper(
-        127, "positive levels of a value", low=1, high=127, source="8 bit; FedPAQ, 4 bit: 7"
+        127, "positive levels of a value", "8 bit; FedPAQ, 4 bit: 7", low=1, high=127
     )
     bucket: int = hyper(
         512,
         "values that share a norm",
+        "Alistarh et al.: 512; 0 = whole vector",
         low=0,
         high=2**32 - 1,
-        source="Alistarh et al.: 512; 0 = whole vector",
     )
     scope: Literal["global", "layer"] = hyper(
         "global",
@@ -142,9 +142,9 @@ class FedPAQ(QSGD):
     levels: int = hyper(
         7,
         "positive levels of a value",
+        "FedPAQ does not say which in Table 6: 4 bit",
         low=1,
         high=127,
-        source="FedPAQ does not say which in Table 6: 4 bit",
     )
     scope: Literal["global", "layer"] = hyper(
         "layer",
@@ -171,11 +171,7 @@ class Int8(Codec):
     wire = {"scale": torch.float32, "symbol": torch.int8}
     counted = "symbol"
     bucket: int = hyper(
-        512,
-        "values that share a scale",
-        low=0,
-        high=2**32 - 1,
-        source="512, as QSGD; 0 = whole vector",
+        512, "values that share a scale", "512, as QSGD; 0 = whole vector", low=0, high=2**32 - 1
     )
 
     def omega(self, d: int) -> float | None:

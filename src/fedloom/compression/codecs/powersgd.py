@@ -48,7 +48,7 @@ class PowerSGD(Codec):
     wire = {"value": None}
     matrices = True
     rank: int = hyper(
-        2, "rank of the factors of a matrix", low=1, high=65535, source="Vogels et al.: 1, 2, 4"
+        2, "rank of the factors of a matrix", "Vogels et al.: 1, 2, 4", low=1, high=65535
     )
 
     def shapes(self, layout: Layout) -> list[tuple[int, int] | None]:
