@@ -204,6 +204,7 @@ class Codec(Part, ABC):
     # matrices: needs whole layers, not some of their coordinates
     # chooses: sends some coordinates, their values in the message's `value`; may begin a chain, and
     #   has a where() and a there() of its own
+    # advice: what to change where error feedback would grow
     # on_device: encode() and decode() compute where the vector is, which may be a GPU; others are
     #   given vectors of the host by checked()
     feedback: ClassVar[str] = "residual"
@@ -212,6 +213,7 @@ class Codec(Part, ABC):
     counted: ClassVar[str] = "value"
     matrices: ClassVar[bool] = False
     chooses: ClassVar[bool] = False
+    advice: ClassVar[str] = ""
     on_device: ClassVar[bool] = False
 
     def init(self, layout: Layout, seed: int) -> Rec:
@@ -336,7 +338,8 @@ class Codec(Part, ABC):
         omega = self.omega(d)
         if omega is None or omega < 1:
             return ""
-        return f"its variance factor is {omega:.3g}, and feedback needs one below 1"
+        why = f"its variance factor is {omega:.3g}, and feedback needs one below 1"
+        return f"{why}: {self.advice}" if self.advice else why
 
 
 class Plain(Codec):

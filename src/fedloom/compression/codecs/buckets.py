@@ -48,6 +48,9 @@ class QSGD(Codec):
     """
 
     code = 3
+    advice = (
+        "take more levels, smaller buckets, shrink = true, or feedback = forget (QSGD is unbiased)"
+    )
     counted = "symbol"
     levels: int = hyper(
         127, "positive levels of a value", "8 bit; FedPAQ, 4 bit: 7", low=1, high=127
@@ -84,11 +87,6 @@ class QSGD(Codec):
         if self.shrink:
             return None
         return min(b / (4 * self.levels**2), math.sqrt(b) / self.levels)
-
-    def unfit(self, d: int) -> str:
-        why = super().unfit(d)
-        advice = "take more levels, smaller buckets, shrink = true, or feedback = forget"
-        return f"{why}: {advice} (QSGD is unbiased)" if why else ""
 
     def _excess(self, b: int) -> float:
         """The paper's bound on w for b values that share a norm."""
@@ -168,6 +166,7 @@ class Int8(Codec):
     """
 
     code = 13
+    advice = "use smaller buckets"
     wire = {"scale": torch.float32, "symbol": torch.int8}
     counted = "symbol"
     bucket: int = hyper(
@@ -176,10 +175,6 @@ class Int8(Codec):
 
     def omega(self, d: int) -> float | None:
         return min(self.bucket or d, d) / (4 * _STEPS**2)
-
-    def unfit(self, d: int) -> str:
-        why = super().unfit(d)
-        return f"{why}: use smaller buckets" if why else ""
 
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
         p, noise = checked(p, layout), Noise(draw)
