@@ -20,11 +20,16 @@ from fedloom.models.cnn import (
     mlp,
 )
 from fedloom.models.hugging_face import huggingface_text, roberta_base
-from fedloom.models.layers import Residual, with_statistics
-from fedloom.models.multi_exit import MultiExit, with_exits
+from fedloom.models.layers import (
+    MultiExit,
+    Residual,
+    SeveralInputs,
+    joined,
+    with_exits,
+    with_statistics,
+)
 from fedloom.models.recurrent import LSTM, lstm_language_model, lstm_shakespeare
 from fedloom.models.resnet import resnet8, resnet18, resnet18_fedsmoo, resnet18_fiarse
-from fedloom.models.several_inputs import SeveralInputs, joined
 from fedloom.models.transformer import transformer_text
 from fedloom.models.unet import unet
 

@@ -17,8 +17,7 @@ from torch import nn
 
 from fedloom.core.hyper import PositiveInt, checked
 from fedloom.errors import ConfigError
-from fedloom.models.layers import Norm, norm_of, sequential
-from fedloom.models.multi_exit import MultiExit, with_exits
+from fedloom.models.layers import MultiExit, Norm, norm_of, sequential, with_exits
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 

@@ -12,8 +12,7 @@ from typing import Literal
 from torch import nn
 
 from fedloom.core.hyper import PositiveInt, checked
-from fedloom.models.layers import Norm, Residual, norm_of, sequential
-from fedloom.models.multi_exit import with_exits
+from fedloom.models.layers import Norm, Residual, norm_of, sequential, with_exits
 
 WIDTHS = (64, 64, 128, 256, 512)
 SMALL_WIDTHS = (16, 16, 32, 64)
