@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple, cast
@@ -454,14 +455,8 @@ def largest_share(net: Net, how: Cut, capacity: float) -> float | None:
     0.296875
     """
     budget = math.floor(round(capacity * net.layout.d, 6))
-    low, high = 0, GRAIN
-    while low < high:
-        k = (low + high + 1) // 2
-        if count_left(net, how._replace(share=k / GRAIN)) <= budget:
-            low = k
-        else:
-            high = k - 1
-    return low / GRAIN if low else None
+    held = lambda k: count_left(net, how._replace(share=k / GRAIN))
+    return bisect_right(range(1, GRAIN + 1), budget, key=held) / GRAIN or None
 
 
 def _positions(shape: tuple[int, ...], ids: tuple[Tensor | None, ...]) -> Tensor:
