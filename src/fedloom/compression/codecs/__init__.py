@@ -100,10 +100,9 @@ def usual_feedback(codec: Mapping[str, Any]) -> str:
     >>> usual_feedback({"name": "fedpaq"}), usual_feedback({"name": "topk"})
     ('forget', 'residual')
     """
-    stages = [stage.strip() for stage in str(codec.get("of", codec.get("name"))).split("|")]
-    first = stages[0] if len(stages) == 1 else ""
-    name = first if is_own(first) else first.partition(":")[0]
-    return str(getattr(MAKERS.get(name), "feedback", "residual"))
+    name = str(codec.get("name"))
+    maker = None if "|" in name else MAKERS.get(name if is_own(name) else name.partition(":")[0])
+    return str(getattr(maker, "feedback", "residual"))
 
 
 def _make_stage(text: str) -> Codec:

@@ -24,7 +24,6 @@ from ...errors import WireError
 Index = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-_CHUNK = 1 << 16  # gaps that are written together
 _LARGEST = 31  # parameter of Golomb-Rice codes
 _VARINT = 5  # bytes of the longest gap that fits u32
 
@@ -77,7 +76,7 @@ def write(index: Index, d: int, choice: Plan | None = None) -> bytes:
         marks[index] = 1
         return np.packbits(marks, bitorder="little").tobytes()
     if coding == Coding.VARINT:
-        return _write_varint(_less(index))
+        return _varints(_less(index))
     return bytes([r]) + rice_write(_less(index), r)
 
 
@@ -124,9 +123,7 @@ def _below(index: Index, d: int) -> Index:
 
 def _less(index: Index) -> Index:
     """Gaps less one."""
-    less = index.copy()
-    less[1:] -= index[:-1]
-    less[1:] -= 1
+    less: Index = np.diff(index, prepend=-1) - 1
     return less
 
 
@@ -154,10 +151,6 @@ def _varint_bytes(less: Index) -> int:
         total += int(np.count_nonzero(less >= bound))
         bound <<= 7
     return total
-
-
-def _write_varint(less: Index) -> bytes:
-    return b"".join(_varints(less[a : a + _CHUNK]) for a in range(0, len(less), _CHUNK))
 
 
 def _varints(less: Index) -> bytes:
