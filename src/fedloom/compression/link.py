@@ -68,7 +68,8 @@ class FieldCodec:
         it does not.
         """
         why = self.codec.unfit(LONGEST if d is None else d) if self.feedback.remembers else ""
-        return f"{_name(self.feedback)} around {_name(self.codec)}: {why}" if why else ""
+        feedback, codec = type(self.feedback).__name__, type(self.codec).__name__
+        return f"{feedback} around {codec}: {why}" if why else ""
 
 
 def via(text: str) -> FieldCodec:
@@ -144,17 +145,6 @@ class Link:
         if isinstance(self.down, Codec | str):
             raise ConfigError("a Link with one codec down must be settled(algorithm) first")
         return self.down or {}
-
-    def announce(
-        self, msg: Rec, state: Rec, layout: Layout, seed: int, round: int, packed: bool = False
-    ) -> tuple[Rec, Rec, dict[str, bytes]]:
-        """A round's broadcast -> as its clients read it, the server's new state of the downlink,
-        and if
-        `packed` {field: bytes} of what is compressed.
-
-        Raises NotFiniteError.
-        """
-        return downlink.announce(self.codes_down, msg, state, layout, seed, round, packed)
 
     @property
     def codes(self) -> bool:
@@ -319,10 +309,6 @@ class Link:
             mean, h = via.feedback.arrive(getattr(up, name), getattr(state, name), part)
             up, state = up._replace(**{name: mean}), state._replace(**{name: h})
         return up, state
-
-
-def _name(part: Any) -> str:
-    return type(part).__name__
 
 
 def _items(up: Rec, coded: Mapping[str, FieldCodec]) -> list[tuple[str, Any]]:

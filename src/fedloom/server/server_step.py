@@ -84,7 +84,9 @@ class Step:
             msg, stage_state = stage.announce(msg, stage_state, At(seed, round, -1))
             states = states._replace(**{stage.name: stage_state}) if stage.name else states
         place = self.net.layout, seed, round
-        msg, down, packet = self._link.announce(msg, states.down, *place, packed=remote)
+        msg, down, packet = downlink.announce(
+            self._link.codes_down, msg, states.down, *place, packed=remote
+        )
         if isinstance(engine, Remote):
             engine.announced(packet, round)
         msg = self.aggregation.tell(msg, now.aggregation)
