@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from fedloom.aggregation import IntegerRing
-from fedloom.aggregation.mask_graph import Needed
+from fedloom.aggregation.integer_ring import Needed
 from fedloom_flower.masked_sums import Identity, MaskingClient, UnmaskingServer, new_session
 
 MODEL = bytes(32)

@@ -126,9 +126,9 @@ def shared_workers(
 @pytest.fixture
 def accounts_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """A round of privacy, or a step, costs 0.5, without dp-accounting, which is an extra."""
-    from fedloom.aggregation import accounting, discrete_gaussian, privacy
+    from fedloom.aggregation import discrete_gaussian, privacy
     from fedloom.federation import private_examples
 
-    for module in (accounting, discrete_gaussian, privacy, private_examples):
+    for module in (discrete_gaussian, privacy, private_examples):
         monkeypatch.setattr(module, "epsilon", lambda noise, share, delta, rounds: 0.5 * rounds)
     monkeypatch.setattr(privacy, "tight_epsilon", lambda *given: 0.4)

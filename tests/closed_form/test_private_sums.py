@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from fedloom import Experiment
-from fedloom.aggregation import DiscreteGaussian, IntegerRing, Krum, mask_graph
+from fedloom.aggregation import DiscreteGaussian, IntegerRing, Krum, integer_ring
 from fedloom.aggregation.discrete_gaussian import discrete_gaussian
-from fedloom.aggregation.mask_graph import Needed, needed, neighbourhoods
+from fedloom.aggregation.integer_ring import Needed, needed, neighbourhoods
 from fedloom.algorithm import FedAvg
 from fedloom.core.vector import rec
 from fedloom.engines.summation import root
@@ -158,7 +158,7 @@ PUBLISHED = [
 @pytest.mark.parametrize(("n", "colluding", "gone", "degree", "shares"), PUBLISHED)
 def test_degrees_are_those_that_the_papers_authors_publish(n, colluding, gone, degree, shares):
     clients, bad = math.ceil((1 - gone) * n - 1e-9), math.floor(colluding * n + 1e-9)
-    of = lambda k: mask_graph._shares(n, clients, bad, k, own=0)
+    of = lambda k: integer_ring._shares(n, clients, bad, k, own=0)
     assert of(degree) == shares and not of(degree - 2) and not of(degree - 20)
 
 
@@ -232,7 +232,7 @@ def test_a_plan_that_colluders_could_read_is_refused(threshold, colluding):
     secret and some of its other; each secret takes as many shares as the sum has clients.
     """
     rule = IntegerRing(secure=True, threshold=threshold, colluding=colluding)
-    for n in range(3, mask_graph.COMPLETE + 1):
+    for n in range(3, integer_ring.COMPLETE + 1):
         needs, c = rule.needed(n).shares, math.floor(colluding * n + 1e-9)
         split = range(n - c + 1)
         readable = any(some + c >= needs and n - c - some + c >= needs for some in split)

@@ -419,7 +419,7 @@ def test_epsilon_is_that_of_the_library() -> None:
     library = pytest.importorskip("dp_accounting")
     from dp_accounting.rdp import RdpAccountant
 
-    from fedloom.aggregation.accounting import epsilon, rounds_within, tight_epsilon
+    from fedloom.aggregation.privacy import epsilon, rounds_within, tight_epsilon
 
     for noise, share, delta, rounds in (
         (1.0, 0.01, 1e-5, 1000),

@@ -17,7 +17,7 @@ from federations.nodes import Nodes, deployed, simulated, states_are
 from federations.places import SECURE, SMALL, Here, everybody, folder
 from fedloom import Checkpoint, Local
 from fedloom.aggregation import DiscreteGaussian, IntegerRing
-from fedloom.aggregation.mask_graph import Needed
+from fedloom.aggregation.integer_ring import Needed
 from fedloom.algorithm import FedAvg
 from fedloom.algorithms import Scaffold
 from fedloom.algorithms.registry import make_algorithm

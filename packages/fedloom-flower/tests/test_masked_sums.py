@@ -19,7 +19,7 @@ from Crypto.Protocol.KDF import HKDF
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedloom.aggregation import IntegerRing
-from fedloom.aggregation.mask_graph import Needed
+from fedloom.aggregation.integer_ring import Needed
 from fedloom.errors import WireError
 from fedloom_flower import masked_sums
 from fedloom_flower.masked_sums import Identity, MaskingClient, Secrets, Session, UnmaskingServer

@@ -15,10 +15,10 @@ from ..core.hyper import InnerShare, Positive, hyper
 from ..core.rng import generator
 from ..core.vector import Rec, rec, tree
 from ..errors import ConfigError
-from .accounting import epsilon, rounds_allowed
 from .base import Gives, NoiseFrom
 from .integer_ring import ROOM, IntegerRing
 from .norm_bound import BELOW, factor_to, length, scaled
+from .privacy import epsilon, rounds_allowed
 
 Words = Callable[[int], NDArray[np.uint64]]  # so many numbers of 64 random bits
 _LEAST = 8.0  # deviation of a client's noise, in units of the ring

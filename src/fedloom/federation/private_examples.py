@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..aggregation.accounting import epsilon, rounds_within
+from ..aggregation.privacy import epsilon, rounds_within
 from ..core.hyper import InnerShare, Part, Positive, hyper
 from ..core.rng import generator
 

@@ -14,8 +14,8 @@ their clients.toml, so that keys and shares travel together:
              one's came, and else its share of s; `needed.shares` shares give the secret
 
 All is modulo 2^64. Up to 50 members every other one is a neighbour; of more, each has
-`needed.degree` on a ring in an order that all find from the session's name (aggregation/
-mask_graph.py). A client gives one of the two shares of a member, and once; so many are needed that
+`needed.degree` on a ring in an order that all find from the session's name (integer_ring.py).
+A client gives one of the two shares of a member, and once; so many are needed that
 no server, whatever it tells to whom, can have both secrets of one of them. A client answers only
 if each member of the sum has so many neighbours in it, for then their graph is in one piece. Masks
 hang on the broadcast and on who is there, too: clients who were told different ones have masks that
@@ -47,7 +47,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from numpy.typing import NDArray
 
-from fedloom.aggregation.mask_graph import Needed, neighbourhoods
+from fedloom.aggregation.integer_ring import Needed, neighbourhoods
 from fedloom.errors import WireError
 from fedloom.storage import world
 
@@ -63,7 +63,7 @@ _SEALED = 2 * _KEY + _TAG  # two shares for one member
 
 class Session(NamedTuple):
     """One masked sum, as all who take part in it know it. name: no other one has it; members:
-    rising, who may take part; needed: of so many, see mask_graph.py.
+    rising, who may take part; needed: of so many, see integer_ring.py.
     """
 
     name: bytes

@@ -12,7 +12,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
-from fedloom.aggregation import accounting
+from fedloom.aggregation import privacy
 from fedloom.aggregation.discrete_gaussian import DiscreteGaussian
 from fedloom.core.vector import Rec
 from fedloom.errors import CheckpointError, ClientError, WireError
@@ -198,7 +198,7 @@ class NodeAccount:
         limit = self._mechanism.max_epsilon
         if limit is None or not spent.steps:
             return
-        cost = accounting.epsilon(spent.noise, spent.share, self._mechanism.delta, spent.steps)
+        cost = privacy.epsilon(spent.noise, spent.share, self._mechanism.delta, spent.steps)
         if cost > limit:
             raise ClientError(
                 f"its privacy budget is spent: one more round would make epsilon {cost:.3g}, more "

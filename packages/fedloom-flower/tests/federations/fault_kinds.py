@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from fedloom import Local
-from fedloom.aggregation import IntegerRing, accounting
+from fedloom.aggregation import IntegerRing, privacy
 from fedloom.algorithms import Scaffold
 from fedloom.algorithms.registry import make_algorithm
 from fedloom.checks.tiny_federation import End, Trial, experiment, run
@@ -151,7 +151,7 @@ class Private(Kind):
             return half(client, share, memory, at, *more)
 
         patch.setattr(nodes.Client, "client_half", counting_half)
-        for module in (accounting, private_examples):
+        for module in (privacy, private_examples):
             patch.setattr(module, "epsilon", lambda noise, share, delta, steps: 0.5 * steps)
 
     def check_disk(self, i: int, folder: Path) -> None:
