@@ -112,22 +112,18 @@ class FIARSE(SubModel):
 
     def maskable(self, net: Net) -> tuple[bool, ...]:
         """Which pieces of net.layout may be masked, one truth value per piece."""
-        owners = self._owners(net)
-        pieces = list(zip(net.layout.names, net.layout.shapes, strict=True))
-        matrices = [owners[n] for n, s in pieces if len(s) > 1 and _is_matrix(owners[n])]
+        owners, matrices = _owners(net), _matrices(net)
+        exempt = [] if self.mask_first else [owners[i] for i in matrices[:1]]
+        exempt += [] if self.mask_classifier else [owners[i] for i in matrices[-1:]]
 
         def competes(module: nn.Module, axes: int) -> bool:
-            if isinstance(module, NORMS):
-                return False
-            if matrices and module is matrices[0] and not self.mask_first:
-                return False
-            if matrices and module is matrices[-1] and not self.mask_classifier:
+            if isinstance(module, NORMS) or module in exempt:
                 return False
             if axes > 1 or isinstance(module, Variables):
                 return True
             return self.mask_bias and isinstance(module, nn.Linear)
 
-        return tuple(competes(owners[name], len(shape)) for name, shape in pieces)
+        return tuple(map(competes, owners, map(len, net.layout.shapes)))
 
     def view(self, x: Vec | None, net: Net, capacity: float, round: int) -> View:
         check_capacity(self, capacity)
@@ -250,46 +246,15 @@ class FIARSE(SubModel):
         return behind_mask(held, layout, fit)
 
     def remarks(self, view: View, net: Net, capacity: float) -> list[str]:
-        """Warnings: too many ties at the threshold; the first or last layer, which every path
-        needs, is masked completely.
-        """
-        if view.held is None:
-            return []
-        places, names = self._groups(net), net.layout.names
-        sizes, left = net.layout.sizes, view.layout.sizes
-        masked = [i for i, place in enumerate(places) if place >= 0]
-        groups = [[i for i in masked if places[i] == g] for g in range(max(places) + 1)]
-        quota = sum(_quota(capacity, sum(sizes[i] for i in group)) for group in groups)
-        total = sum(left[i] for i in masked)
-        out = []
-        if total > 1.001 * quota:
-            out.append(
-                f"{self.name}: {total} coordinates are held at capacity {capacity:g} instead of "
-                f"{quota}, because as many are tied at the threshold; are the weights quantised, "
-                "or many of them equal?"
-            )
-        owners = self._owners(net)
-        weights = [
-            i
-            for i, s in enumerate(net.layout.shapes)
-            if len(s) > 1 and _is_matrix(owners[names[i]])
+        """Warnings: the first or last layer, which every path needs, is masked completely."""
+        matrices = _matrices(net)
+        return [
+            f"{self.name}: nothing of '{net.layout.names[i]}' is held at capacity {capacity:g}, so "
+            "a client that small learns little until others have raised it; exempt it (mask_first, "
+            "mask_classifier), or take group='layer'"
+            for i in dict.fromkeys(matrices[:1] + matrices[-1:])
+            if view.layout.sizes[i] == 0
         ]
-        for i in dict.fromkeys(weights[:1] + weights[-1:]):
-            if left[i] == 0:
-                out.append(
-                    f"{self.name}: nothing of '{names[i]}' is held at capacity {capacity:g}, so a "
-                    "client that small learns little until others have raised it; exempt it "
-                    "(mask_first, mask_classifier), or take group='layer'"
-                )
-        return out
-
-    def _owners(self, net: Net) -> dict[str, nn.Module]:
-        """The module that each parameter belongs to."""
-        return {
-            f"{path}.{name}" if path else name: module
-            for path, module in net.module.named_modules()
-            for name, _ in module.named_parameters(recurse=False)
-        }
 
 
 def greedy(
@@ -318,9 +283,15 @@ def greedy(
     )
 
 
-def _is_matrix(owner: nn.Module) -> bool:
-    """True if this module's parameters of two or more axes are weights."""
-    return not isinstance(owner, NORMS)
+def _owners(net: Net) -> list[nn.Module]:
+    """The module that each parameter belongs to."""
+    return [net.module.get_submodule(name.rpartition(".")[0]) for name in net.layout.names]
+
+
+def _matrices(net: Net) -> list[int]:
+    """Which parameters are weights of two or more axes, those of norms apart."""
+    pieces = enumerate(zip(_owners(net), net.layout.shapes, strict=True))
+    return [i for i, (m, shape) in pieces if len(shape) > 1 and not isinstance(m, NORMS)]
 
 
 def _quota(capacity: float, n: int) -> int:
