@@ -66,7 +66,7 @@ gpu: $(INSTALLED)
 	$(RUN)/python benchmarks/gpu.py --device $(DEVICE)
 
 bench: $(INSTALLED)
-	for name in overhead rounds default methods codecs submodels imports; do \
+	for name in overhead rounds methods codecs submodels imports; do \
 		$(RUN)/python benchmarks/$$name.py || exit 1; \
 	done
 
