@@ -9,33 +9,26 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 
 import click
 import pytest
 from click.testing import CliRunner
-from scipy.stats import ttest_1samp
 
 from fedloom.cli.__main__ import cli
 from fedloom.config import Config
 from fedloom.errors import DataError
 from fedloom.experiment.experiment import Experiment
-from fedloom.report.statistics import p_text
 from fedloom_papers.board import measured_tables
 from fedloom_papers.catalogue import ENTRIES
 from fedloom_papers.command import paper_command
 from fedloom_papers.lines import NAME, read
 from fedloom_papers.measure import base_of
-from fedloom_papers.plan import plan
 from fedloom_papers.published_tables import PAPERS
 from fedloom_papers.results import reruns, tables
 from fedloom_papers.results.fill import RESULTS
 from fedloom_papers.schedule import read_items
-from fedloom_papers.table import table
 from fedloom_papers.tune import choose, grid_plans, halving_plan
 from fedloom_papers.verdicts import WORDS
-from support import latex
-from test_verdicts import holm
 
 # TCGA's files are not ours to give, and nothing stands for them
 RUNS = [e for e in ENTRIES.values() if not (e.fact or e.study or e.id == "flamby:tcga")]
@@ -101,8 +94,8 @@ FLAGS = {
     "list": "out",
     "run": "only hours out jobs mix dry-run quiet",
     "measure": "out",
-    "table": "scale rows protocols seeds out jobs dry-run show as-published tune halving csv latex "
-    "columns figures format quiet",
+    "table": "scale rows protocols seeds out jobs dry-run show as-published tune halving csv "
+    "figures format quiet",
 }
 
 
@@ -126,8 +119,6 @@ def test_the_flags_are_these(fedloom):
         ("fedsmoo:8 --rows fedavgm", "has no row 'fedavgm'; did you mean 'fedavg'"),
         ("fedsmoo:8 --scale smoke local.lrr=1", "has no key 'lrr'"),
         ("fafed:5", "fafed:5 has no runs"),
-        ("fedsmoo:8 --columns p", "--columns p goes with --latex"),
-        ("fedsmoo:8 --columns hree --latex", "--columns has 'hree'; did you mean 'here'"),
         ("fedsmoo:8 --format bmp", "--format must be of png"),
     ],
 )
@@ -259,42 +250,6 @@ def test_runs_at_once_give_the_same_lines(fedloom, paper):
     # numbers beside the paper's are drawn at its own scale alone
     names = sorted(file.name for file in Path("pictures").iterdir())
     assert names == [f"fedsmoo-8-accuracy.{kind}" for kind in ("pdf", "png", "svg")]
-
-
-# ------------------------------ LaTeX
-def test_a_table_as_latex(fedloom):
-    text = fedloom("paper", *SMALL, "--latex").stdout
-    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
-    assert r"81.58" in text and "FedSMOO &" in text
-
-
-@pytest.mark.slow
-def test_latex_has_the_best_bold_and_p_against_it(fedloom):
-    """FedACG's Table 4 from the committed lines; p by SciPy and Holm's rule."""
-    words = ("--protocols", "c10-500-dir0.3", "--latex", "--out", COMMITTED)
-    text = fedloom("paper", "fedacg:4", *words).stdout
-    tabular = text[text.index(r"\begin") :]
-    heads, *rows = latex.cells(tabular)
-    assert heads == ["method", "paper", r"\shortstack[r]{last\\tenth}", "p (Holm)"]
-    found = table(plan(ENTRIES["fedacg:4"], "cpu", COMMITTED, seeds=3), read(COMMITTED / NAME))
-    at = ("acc_ema_pct", "round=1000")
-    last = [n for n in found.numbers if (n.quantity.metric, n.quantity.at) == at and n.tested]
-    own = {n.quantity.row.name: n.tested for n in last}
-    means = {name: fmean(values.values()) for name, values in own.items()}
-    best = max(means, key=lambda name: means[name])
-    gaps = {n: [v[s] - own[best][s] for s in v] for n, v in own.items() if n != best}
-    p = holm({name: ttest_1samp(gap, 0).pvalue for name, gap in gaps.items()}) | {best: None}
-    for name, _, late, said in rows:
-        assert said == p_text(p[name]) and f"{means[name]:.2f}" in late, name
-        assert late.startswith(r"$\mathbf") == (name == best)
-    assert "% p: of the difference from the best, by Holm" in text
-    assert latex.width(tabular) <= latex.COLUMN
-    more = ("--rows", "fedavg,fedacg", "--columns", "p,rounds to 73 % here,diff")
-    chosen = fedloom("paper", "fedacg:1b", *more, *words).stdout
-    heads, fedavg, fedacg = latex.cells(chosen[chosen.index(r"\begin") :])
-    assert len(heads) == 4 and heads[1] == "p (Holm)" and heads[3] == "diff"
-    assert fedacg[2] == r"$\mathbf{144\pm31}$"
-    assert fedavg[2] == "200+"
 
 
 # ------------------------------ grids

@@ -1,4 +1,4 @@
-"""The columns of a paper's table: published, measured, what is tested; and its LaTeX."""
+"""The columns of a paper's table: published, measured, what is tested."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fedloom.report.curve_data import mean, sd
-from fedloom.report.statistics import Paired, against, p_text
+from fedloom.report.statistics import Paired
 from fedloom.report.statistics import Verdict as Side
-from fedloom.report.table_text import Column, select_columns, tabular
+from fedloom.report.table_text import Column
 from fedloom.report.tables import MISSING, fixed
 
 from .entry import Protocol
-from .measure import LOWER, Number, title
+from .measure import LOWER, Number
 from .table import Measure, Table, gaps_to_runs
 
 
@@ -69,70 +69,6 @@ def _columns_of(table: Table, protocol: Protocol, measure: Measure) -> list[Colu
 def _measured_column(name: str, numbers: Sequence[Number | None], low: bool) -> Column:
     cells = [MISSING if n is None else cell(n, n.values) for n in numbers]
     return Column(name, name, cells, [None if n is None else n.mean for n in numbers], low)
-
-
-# ---------------------------------------------------------------------------------------- as LaTeX
-def as_latex(table: Table, names: Sequence[str] | None = None) -> str:
-    """A tabular per protocol, as report/table_text.py writes it.
-
-    names: the columns that are wanted: paper, here, diff, last tenth, p of the measure that claims
-    are about, or with another measure's name before it, as "rounds to 81 % here"; by default paper,
-    what is tested, and p. One that a protocol has not is left out there, see `check_names`.
-    """
-    out = [f"% {table.entry.id}, scale {table.plan.scale}, {len(table.plan.seeds)} seeds"]
-    for protocol in table.entry.protocols:
-        columns = _columns(table, protocol)
-        if not columns or (table.plan.scale == "cpu" and protocol.cpu is None):
-            continue
-        nonempty = [column.name for column in columns if _nonempty(column)]
-        tested = "last tenth" if "last tenth" in nonempty else "here"
-        default = [n for n in ("paper", tested, "p") if n in nonempty or n == "here"]
-        available = {name for column in columns for name in (column.name, column.head)}
-        selected = select_columns(
-            columns, default if names is None else [n for n in names if n in available]
-        )
-        metric, at = table.entry.headline(protocol)
-        caption = title(metric, at, table.round_of(at, protocol))
-        out += [f"% {protocol.name}: {caption}", tabular(selected, "the best").rstrip()]
-    return "\n".join(out) + "\n"
-
-
-def check_names(table: Table, names: Sequence[str]) -> None:
-    """Raise ConfigError for a column that no protocol has."""
-    select_columns([column for p in table.entry.protocols for column in _columns(table, p)], names)
-
-
-def _columns(table: Table, protocol: Protocol) -> list[Column]:
-    """All columns of a protocol, each with its measure's name unless that is the headline."""
-    rows = table.rows_of(protocol)
-    if not rows:
-        return []
-    headline = table.entry.headline(protocol)
-    all_columns = [Column("algorithm", "method", [row.name for row in rows])]
-    for measure in sorted(table.measures_of(protocol), key=lambda one: one != headline):
-        columns = _tested(table, protocol, measure)
-        if measure != headline:
-            name = title(*measure)
-            columns = [
-                replace(c, name=f"{name.replace(',', '')} {c.name}", head=f"{name}, {c.head}")
-                for c in columns
-            ]
-        all_columns += columns
-    return all_columns
-
-
-def _tested(table: Table, protocol: Protocol, measure: Measure) -> list[Column]:
-    """A measure's columns, with p of the difference from the best row."""
-    numbers = [n for n in _numbers(table, protocol, measure) if n is not None and n.tested]
-    means = {n.quantity.row.name: replace(n, values=n.tested).mean or 0.0 for n in numbers}
-    reached = [name for name, value in means.items() if math.isfinite(value)]
-    values, gaps = {n.quantity.row.name: n.compared for n in numbers}, {}
-    if reached:
-        best = (min if measure[0] in LOWER else max)(reached, key=lambda name: means[name])
-        gaps = against(values.pop(best), values)
-    rows = [row.name for row in table.rows_of(protocol)]
-    p = [p_text(gaps[name].p_holm) if name in gaps else MISSING for name in rows]
-    return [*_columns_of(table, protocol, measure), Column("p", "p (Holm)", p)]
 
 
 # ------------------------------------------------------------------------------------- one number

@@ -221,9 +221,7 @@ def _tell_choices(choices: Sequence[Choice]) -> None:
     is_flag=True,
     help="--tune for less: all points for a ninth of the rounds, the best ninth to the end.",
 )
-@click.option("--csv", "style", flag_value="csv", help="Print the table as CSV alone.")
-@click.option("--latex", "style", flag_value="latex", help="Print the table as LaTeX alone.")
-@click.option("--columns", help="For --latex: only these, as paper,here,p.")
+@click.option("--csv", is_flag=True, help="Print the table as CSV alone.")
 @figure_options("Draw the table or figure into this folder.")
 @click.option("--quiet", is_flag=True, help="Print the table alone, no progress.")
 def table_command(
@@ -239,8 +237,7 @@ def table_command(
     as_published: bool,
     tune: bool,
     halving: bool,
-    style: str | None,
-    columns: str | None,
+    csv: bool,
     figures: str | None,
     kinds: str | None,
     quiet: bool,
@@ -261,17 +258,15 @@ def table_command(
     from fedloom.cli.run import repeatable
 
     from .catalogue import entry
-    from .columns import check_names
     from .pages import draw, plan_text, print_table
     from .plan import plan, with_custom_rows, with_protocols
     from .run import run_plan
-    from .table import table
     from .tune import at_best_points
 
     if as_published and (tune or halving):
         raise ConfigError("--as-published runs what was published; drop --tune and --halving")
     name, changes = _name_and_changes(words)
-    figure_choice, column_names = parse_figures(figures, kinds), _columns(columns, style)
+    figure_choice = parse_figures(figures, kinds)
     paper_table = entry(name)
     if paper_table.fact:
         raise ConfigError(f"{paper_table.id} has no runs: a test compares it (tests/facts.py)")
@@ -279,10 +274,8 @@ def table_command(
     paper_table, row_keys = with_custom_rows(paper_table, _names(rows))
     scale = scale or ("paper" if paper_table.study else "cpu")
     count = seeds or _SEEDS.get(scale, paper_table.seeds)
-    folder, silent = Path(out), quiet or bool(style)
+    folder, silent = Path(out), quiet or csv
     table_plan = plan(paper_table, scale, folder, row_keys, count, changes, as_published)
-    if column_names is not None:
-        check_names(table(table_plan, ()), column_names)
     if dry_run:
         click.echo(plan_text(table_plan, folder, changes, tune, halving))
         return
@@ -302,7 +295,7 @@ def table_command(
         click.echo(f"tuned at seed 0 by {by}:", err=True)
         _tell_choices(choices)
         table_plan = plan(paper_table, scale, folder, row_keys, count, changes, as_published)
-    print_table(table_plan, run(table_plan), folder, style, changes, column_names)
+    print_table(table_plan, run(table_plan), folder, csv, changes)
     if figure_choice is not None:
         draw(table_plan, folder, figure_choice)
 
@@ -337,13 +330,6 @@ def _name_and_changes(words: Sequence[str]) -> tuple[str, list[str]]:
     if seeds := [word for word in changes if word.partition("=")[0] in ("seed", "data.seed")]:
         raise ConfigError(f"'{seeds[0]}': a table has seeds from 0; give --seeds, their number")
     return names[0], changes
-
-
-def _columns(words: str | None, style: str | None) -> list[str] | None:
-    """The names in --columns."""
-    if words is not None and style != "latex":
-        raise ConfigError(f"--columns {words} goes with --latex; the printed table has all columns")
-    return None if words is None else _names(words)
 
 
 def _names(words: str | None) -> list[str]:

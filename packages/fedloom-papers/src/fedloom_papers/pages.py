@@ -22,7 +22,7 @@ from fedloom.report.table_text import as_csv as csv_of
 from fedloom.study.tune import RUNGS
 
 from .board import has_line
-from .columns import as_latex, gaps_to_published, measure_columns
+from .columns import gaps_to_published, measure_columns
 from .entry import SCALES, Claim, Entry, Protocol, Quantity, Row
 from .figures import pictures
 from .lines import NAME, Line, evidence, latest, line_notes
@@ -306,19 +306,14 @@ def print_table(
     plan: Plan,
     left_out: Mapping[str, str],
     out: Path,
-    style: str | None,
+    csv: bool,
     changes: Sequence[str],
-    names: Sequence[str] | None,
 ) -> None:
-    """Print the table of a plan, and on stderr what must be known of it. names: of LaTeX's
-    columns.
-    """
+    """Print the table of a plan, and on stderr what must be known of it."""
     lines = evidence(out)
     results = table(plan, lines)
-    if style == "csv":
+    if csv:
         click.echo(as_csv(results), nl=False)
-    elif style == "latex":
-        click.echo(as_latex(results, names), nl=False)
     else:
         click.echo(page(results, changes))
     refusals = {f"not run: {p}, {row}": why for (p, row), why in plan.refusals.items()}
@@ -326,7 +321,7 @@ def print_table(
         click.echo(f"{name}: {why}", err=True)
     for note in line_notes(lines, plan.runs):
         click.echo(f"note: {note}", err=True)
-    if not style:
+    if not csv:
         click.echo(f"lines of evidence: {quote(str(out / NAME))}", err=True)
 
 
