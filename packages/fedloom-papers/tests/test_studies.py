@@ -364,7 +364,7 @@ def test_a_tables_columns_are_what_is_printed_measured_and_tested():
     one = FILL.table_of("fedacg:4").table
     protocol = one.entry.protocols[0]
     measure = one.entry.headline(protocol)
-    shown = {c.name: c.cells for c in measure_columns(one, protocol, measure)}
+    shown = measure_columns(one, protocol, measure)
     for place, row in enumerate(one.rows_of(protocol)):
         number = one.number(protocol, row.key, measure)
         if number is None or not number.values:

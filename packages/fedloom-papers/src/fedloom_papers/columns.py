@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 
 from fedloom.report.curve_data import mean, sd
 from fedloom.report.statistics import Paired
 from fedloom.report.statistics import Verdict as Side
-from fedloom.report.table_text import Column
 from fedloom.report.tables import MISSING, fixed
 
 from .entry import Protocol
-from .measure import LOWER, Number
+from .measure import Number
 from .table import Measure, Table, gaps_to_runs
 
 
-def _numbers(table: Table, protocol: Protocol, measure: Measure) -> list[Number | None]:
-    """A number for each row of a protocol; None where it is not wanted."""
-    numbers = {n.quantity.row.key: n for n in table.numbers_of(protocol, measure)}
-    return [numbers.get(row.key) for row in table.rows_of(protocol)]
-
-
-def measure_columns(table: Table, protocol: Protocol, measure: Measure) -> list[Column]:
-    """Published, measured and difference of a measure, as far as there are any; what claims test of
-    it, if that is not the number itself; and where a difference to published runs is.
+def measure_columns(table: Table, protocol: Protocol, measure: Measure) -> dict[str, list[str]]:
+    """{heading: a cell for each row}: published, measured and difference of a measure, as far as
+    there are any; what claims test of it, if that is not the number itself; and where a difference
+    to published runs is.
     """
-    *columns, late = _columns_of(table, protocol, measure)
-    full = [column for column in columns if column.name == "here" or _nonempty(column)]
-    if gaps := gaps_to_published(table, protocol):
-        sides = (gaps.get((row.key, measure[0])) for row in table.rows_of(protocol))
-        return [*full, Column("verdict", "", [MISSING if g is None else g[1] for g in sides])]
-    return (
-        [*full, late] if measure in table.claimed_measures(protocol) and _nonempty(late) else full
-    )
+    by_row = {n.quantity.row.key: n for n in table.numbers_of(protocol, measure)}
+    keys = [row.key for row in table.rows_of(protocol)]
+    numbers, gaps = [by_row.get(key) for key in keys], gaps_to_published(table, protocol)
+    columns = {
+        "paper": [_published(n) for n in numbers],
+        "here": [MISSING if n is None else cell(n, n.values) for n in numbers],
+        "diff (95 %)" if gaps else "diff": [_difference(n, gaps) for n in numbers],
+    }
+    columns = {k: cells for k, cells in columns.items() if k == "here" or {*cells} != {MISSING}}
+    if gaps:
+        sides = (gaps.get((key, measure[0])) for key in keys)
+        return {**columns, "": [MISSING if side is None else side[1] for side in sides]}
+    other = any(n is not None and n.tested != n.values for n in numbers)
+    if other and measure in table.claimed_measures(protocol):
+        columns["last tenth"] = [MISSING if n is None else cell(n, n.tested) for n in numbers]
+    return columns
 
 
 def gaps_to_published(
@@ -42,33 +43,6 @@ def gaps_to_published(
 ) -> Mapping[tuple[str, str], tuple[Paired, Side]]:
     """The differences to published runs, and where they are; none of runs that repeat them."""
     return {} if table.plan.as_published else gaps_to_runs(table.numbers_of(protocol))
-
-
-def _nonempty(column: Column) -> bool:
-    return any(cell != MISSING for cell in column.cells)
-
-
-def _columns_of(table: Table, protocol: Protocol, measure: Measure) -> list[Column]:
-    """Published, measured, their difference, and what is tested: nothing in all its cells if that
-    is what was measured.
-    """
-    numbers = _numbers(table, protocol, measure)
-    low = measure[0] in LOWER
-    other = any(n is not None and n.tested != n.values for n in numbers)
-    late = [n and replace(n, values=n.tested) if other else None for n in numbers]
-    published = [None if n is None else n.published for n in numbers]
-    gaps = gaps_to_published(table, protocol)
-    return [
-        Column("paper", "paper", [_published(n) for n in numbers], published, low),
-        _measured_column("here", numbers, low),
-        Column("diff", "diff (95 %)" if gaps else "diff", [_difference(n, gaps) for n in numbers]),
-        _measured_column("last tenth", late, low),
-    ]
-
-
-def _measured_column(name: str, numbers: Sequence[Number | None], low: bool) -> Column:
-    cells = [MISSING if n is None else cell(n, n.values) for n in numbers]
-    return Column(name, name, cells, [None if n is None else n.mean for n in numbers], low)
 
 
 # ------------------------------------------------------------------------------------- one number

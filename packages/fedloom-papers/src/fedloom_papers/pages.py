@@ -247,8 +247,8 @@ def _tables(table: Table, protocol: Protocol) -> Iterator[str]:
         table_columns = measure_columns(table, protocol, measure)
         name = title(*measure, table.round_of(measure[1], protocol))
         yield paragraph(name + " (lower is better)" * (measure[0] in LOWER))
-        cells = zip(names, *(column.cells for column in table_columns), strict=True)
-        yield aligned([["", *(column.head for column in table_columns)], *cells], columns())
+        cells = zip(names, *table_columns.values(), strict=True)
+        yield aligned([["", *table_columns], *cells], columns())
 
 
 def _claims(table: Table) -> str:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from fedloom.cli.printing import table as aligned
 from fedloom.report.curve_data import mean
 from fedloom.report.statistics import p_text
-from fedloom.report.table_text import Column
 from fedloom.report.tables import MISSING, fixed
 
 from .columns import cell, gap_text
@@ -17,6 +15,8 @@ from .entry import Entry, Protocol, Row
 from .measure import title
 from .table import Measure, Table
 from .tune import Choice
+
+Column = tuple[str, list[str]]  # its heading, and a cell for each row
 
 
 def study_tables(table: Table) -> Iterator[list[list[str]]]:
@@ -27,9 +27,9 @@ def study_tables(table: Table) -> Iterator[list[list[str]]]:
     protocols = [p for p in table.entry.protocols if any(n.values for n in table.numbers_of(p))]
     measures = [m for p in protocols[:1] for m in table.measures_of(p)]
     if len(measures) < len(protocols):
+        rows = table.rows_of(protocols[0])
         for measure in measures:
-            rows = table.rows_of(protocols[0])
-            columns = [_column(table, p, measure, p.dataset, rows) for p in protocols]
+            columns = [(p.dataset, _measured(table, p, measure, rows)[1]) for p in protocols]
             yield _cells(title(*measure), rows, columns)
         return
     for protocol in protocols:
@@ -39,23 +39,23 @@ def study_tables(table: Table) -> Iterator[list[list[str]]]:
             several = sum(m == metric for m, _ in measures) > 2
             groups.setdefault(metric if several else "", []).append((metric, at))
         for name, group_measures in sorted(groups.items(), key=lambda group: group[0] != ""):
-            columns = [_column(table, protocol, measure, "", rows) for measure in group_measures]
+            columns = [_measured(table, protocol, m, rows) for m in group_measures]
             corner = protocol.dataset
             if name:  # its words stand above the rows
-                words, _, _ = columns[0].head.partition(",")
+                words, _, _ = columns[0][0].partition(",")
                 corner = f"{words}, {corner}"
-                columns = [replace(c, head=c.head.removeprefix(f"{words}, ")) for c in columns]
+                columns = [(head.removeprefix(f"{words}, "), cells) for head, cells in columns]
             else:
-                bases = [c for b in table.entry.bases for c in _gaps(table, protocol, b, rows)]
-                columns[1:1] = bases
+                bases = table.entry.bases
+                columns[1:1] = [c for b in bases for c in _gaps(table, protocol, b, rows)]
             yield _cells(corner, rows, columns)
 
 
 def _cells(corner: str, rows: Sequence[Row], columns: Sequence[Column]) -> list[list[str]]:
-    """The heads, and the rows with a number in one of these columns."""
-    cells = [[row.name, *(c.cells[i] for c in columns)] for i, row in enumerate(rows)]
-    nonempty = [line for line in cells if any(cell != MISSING for cell in line[1:])]
-    return [[corner, *(c.head for c in columns)], *nonempty]
+    """The headings, and the rows with a number in one of these columns."""
+    heads, columns_cells = zip(*columns, strict=True)
+    lines = [[row.name, *cells] for row, *cells in zip(rows, *columns_cells, strict=True)]
+    return [[corner, *heads], *(line for line in lines if {*line[1:]} != {MISSING})]
 
 
 def _ranked(table: Table, protocol: Protocol) -> list[Row]:
@@ -68,16 +68,13 @@ def _ranked(table: Table, protocol: Protocol) -> list[Row]:
     return sorted(rows, key=lambda row: -(ends[row.key] or -math.inf))
 
 
-def _column(
-    table: Table, protocol: Protocol, measure: Measure, head: str, rows: Sequence[Row]
-) -> Column:
-    """What is compared of a measure; a moving average is shown, and never compared."""
+def _measured(table: Table, protocol: Protocol, measure: Measure, rows: Sequence[Row]) -> Column:
+    """A heading, and what is compared of a measure; a moving average is shown, never compared."""
     numbers = {n.quantity.row.key: n for n in table.numbers_of(protocol, measure)}
     values = {k: n.values if measure[0] == "acc_ema_pct" else n.tested for k, n in numbers.items()}
     late = any(v != numbers[key].values for key, v in values.items())
-    words = head or title(*measure) + ", last tenth" * late
     cells = [cell(numbers.get(row.key), values.get(row.key, {})) for row in rows]
-    return Column(words, words, cells)
+    return title(*measure) + ", last tenth" * late, cells
 
 
 def _gaps(table: Table, protocol: Protocol, base: str, rows: Sequence[Row]) -> Iterator[Column]:
@@ -87,10 +84,8 @@ def _gaps(table: Table, protocol: Protocol, base: str, rows: Sequence[Row]) -> I
     gaps = table.less_base(protocol, base)
     name = next(row.name for row in rows if row.key == base)
     each = [gaps.get(row.key) for row in rows]
-    yield Column(f"less {base}", f"less {name}", [gap_text(gap) for gap in each])
-    yield Column(
-        f"p {base}", "p by Holm", [p_text(None if gap is None else gap.p_holm) for gap in each]
-    )
+    yield f"less {name}", [gap_text(gap) for gap in each]
+    yield "p by Holm", [p_text(None if gap is None else gap.p_holm) for gap in each]
     if base == table.entry.bases[0]:
         paper_gaps = {one.name: one.gaps() for one in table.entry.paper_columns}
         methods = [row.name.partition(", alpha")[0] for row in rows]
@@ -98,7 +93,7 @@ def _gaps(table: Table, protocol: Protocol, base: str, rows: Sequence[Row]) -> I
             ", ".join(f"{g[m]:+.2f} ({name})" for name, g in paper_gaps.items() if g.get(m))
             for m in methods
         ]
-        yield Column("beside", f"less {name} in the papers", [text or MISSING for text in texts])
+        yield f"less {name} in the papers", [text or MISSING for text in texts]
 
 
 def tuning_table(entry: Entry, choices: Sequence[Choice], space: int) -> str:
