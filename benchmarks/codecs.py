@@ -4,23 +4,19 @@
 
 One thread, medians and the fastest, in milliseconds. send: what a client does with feedback (add
 the residual, choose, pack, keep the rest); read: what a server does (unpack, decode). The list
-alternates, so that a busy machine hits all alike; memory.py has the peaks. The second table is the
-index coding at random places: its length against log2 of the number of sets, and its time.
+alternates, so that a busy machine hits all alike; memory.py has the peaks.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from loops import seconds
 
 from fedloom import FedAvg
-from fedloom.compression.codecs import index_coding as indices
 from fedloom.compression.codecs import make_codec
 from fedloom.compression.error_feedback import Forget, Residual
 from fedloom.compression.link import FieldCodec, Link, Whole
@@ -31,7 +27,6 @@ from fedloom.engines.base import keep_memory
 
 CODECS = ["topk:0.01", "topk:0.1", "topk:0.01|int8", "qsgd:127", "qsgd:7,64", "fedpaq", "sign"]
 CODECS += ["natural", "int8", "bf16", "dropping:0.01", "threshold:2.6"]
-RATIOS = [0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5]
 
 
 def sender(text: str, d: int) -> tuple[Callable[[], object], Callable[[], object], int]:
@@ -51,27 +46,8 @@ def measured(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, 
     return {k: [1e3 * s for s in found] for k, found in seconds(calls, repeats).items()}
 
 
-def places(ratio: float, d: int, repeats: int) -> str:
-    """A line on the places of round(ratio d) coordinates at random."""
-    k = round(ratio * d)
-    held = torch.randperm(d, generator=generator(0, "benchmark", "places"))[:k].sort().values
-    bits = (math.lgamma(d + 1) - math.lgamma(k + 1) - math.lgamma(d - k + 1)) / math.log(2)
-    plan = indices.plan(held.numpy(), d)
-    block = np.frombuffer(indices.write(held.numpy(), d, plan), np.uint8)
-    calls: dict[str, Callable[[], object]] = {
-        "write": lambda: indices.write(held.numpy(), d),
-        "read": lambda: indices.read(block, plan.coding, d, k),
-    }
-    write, read = (statistics.median(t) for t in measured(calls, repeats).values())
-    share = 8 * plan.nbytes / bits
-    return (
-        f"{ratio:6} {plan.nbytes:9,} {share:7.3f}  {plan.coding.name.lower():7}"
-        f" {write:9.1f} {read:9.1f}"
-    )
-
-
 def main() -> None:
-    """Print two tables."""
+    """Print a table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--values", type=int, default=11_173_962)
@@ -98,9 +74,6 @@ def main() -> None:
         print(
             f"{text:18} {say(f'send {text}')} {say(f'read {text}')} {sizes[text]:11,} {share:8.2f}%"
         )
-    print(f"\nplaces of {d:,}: bytes, of the entropy bound, median ms to write and to read")
-    for ratio in RATIOS:
-        print(places(ratio, d, options.repeats))
 
 
 if __name__ == "__main__":

@@ -1,24 +1,18 @@
-"""What a weak client holds and computes, by scheme and capacity: bytes, time, and layer by layer.
+"""What a weak client holds and computes, by scheme and capacity: bytes and time.
 
-    python benchmarks/submodels.py [--model resnet8|cnn_femnist] [--repeats 5] [--processor]
-                                   [--layers [--weights FILE.safetensors]] [--device cpu]
+    python benchmarks/submodels.py [--model resnet8|cnn_femnist] [--repeats 5]
 
 Random images, batch 20, one core; KiB. part: of the model, which travels up; down: the message;
 sgd, adam: the most bytes of tensors that exist at once in local steps; kept: between rounds, of
-SCAFFOLD. ms: of a step, the median of `repeats` measurements; schemes alternate. --processor:
-processor time, which other work changes less. --layers: what of each layer is held, how many rows
-(outputs) and columns (inputs) hold nothing, at the first weights or those of a run (`fedloom export
-RUN --format safetensors`).
+SCAFFOLD. ms: of a step, the median of `repeats` measurements; schemes alternate.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import time
 
 import torch
-from safetensors.torch import load_file
 
 from fedloom.algorithms import FedAvg, Scaffold
 from fedloom.core.net import Net
@@ -56,12 +50,10 @@ def made(
     torch.manual_seed(0)
     scale = isinstance(rule, ScaleFL)
     more = {"exits": True} if scale else {}
-    net = Net(MODELS.make(options.model, **more)).to(options.device)
-    if options.weights and not scale:
-        net.start_from(load_file(options.weights))
+    net = Net(MODELS.make(options.model, **more))
     shape = SHAPES[options.model]
     one = (torch.randn(20, *shape), torch.randint(0, 10, (20,)))
-    data = from_clients([tuple(t.to(options.device) for t in one)] * len(CAPACITIES))
+    data = from_clients([one] * len(CAPACITIES))
     local = Local(steps=1, batch=20, lr=0.01, optimiser=optimiser)
     fed = Federation(data, local, capacities=CAPACITIES)
     loss, rule = SelfDistillation() if scale else CrossEntropy(), rule.settled(CAPACITIES)
@@ -95,44 +87,15 @@ def bytes_and_times(rules: dict[str, SubModel], options: argparse.Namespace) -> 
             print(f"{name:10}{p:9.4f}{cost.held / whole:9.2%}{kib}{ms:9.2f}")
 
 
-def layers(rule: SubModel, options: argparse.Namespace) -> None:
-    """Print what of each layer is held, and how many of its rows and columns are empty."""
-    plan, fed, net = made(rule, options)
-    x, shares = net.init(), received(plan, fed, net)
-    print(f"{rule.name}: held, and rows and columns that hold nothing")
-    small = CAPACITIES[1:]
-    print(f"{'layer':28}{'weights':>10}" + "".join(f"{p:>24.4f}" for p in small))
-    marks = {p: torch.zeros_like(x).index_fill_(0, shares[p].view.held, 1.0) for p in small}
-    for i, (name, shape) in enumerate(zip(net.layout.names, net.layout.shapes, strict=True)):
-        if len(shape) < 2:
-            continue
-        cells = ""
-        for p in small:
-            held = net.layout.pieces(marks[p])[i].reshape(shape[0], shape[1], -1).sum(2)
-            rows, columns = (float((held.sum(axis) == 0).float().mean()) for axis in (1, 0))
-            share = float(held.sum()) / net.layout.sizes[i]
-            cells += f"{share:8.1%}{rows:8.0%}{columns:8.0%}"
-        print(f"{name:28}{net.layout.sizes[i]:10,}{cells}")
-
-
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=[*SHAPES], default="resnet8")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--weights")
-    parser.add_argument("--layers", action="store_true")
-    parser.add_argument("--processor", action="store_true")
-    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    if options.processor:
-        time.perf_counter = time.process_time
     torch.set_num_threads(1)
     rules = {k: v for k, v in RULES.items() if k != "ScaleFL" or options.model == "resnet8"}
-    if options.layers:
-        layers(RULES["FIARSE"], options)
-    else:
-        bytes_and_times(rules, options)
+    bytes_and_times(rules, options)
 
 
 if __name__ == "__main__":
