@@ -7,7 +7,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from fedloom.core.commit import own_commit
 from fedloom.errors import CheckpointError, DataError
 from fedloom.report.curve_data import measured
 from fedloom.report.runs import Run, load_run
-from fedloom.storage.identity import FREE, NEW, flatten
+from fedloom.storage.identity import FREE, flatten
 
 from .plan import PaperRun
 from .published_tables import STUDIES
@@ -210,33 +210,3 @@ def _plain(value: str) -> str:
         return f"{float(value):.12g}"
     except ValueError:
         return value
-
-
-def line_notes(lines: Sequence[Line], runs: Iterable[PaperRun]) -> list[str]:
-    """What a reader must know of lines: those of another version that are used, because no setting
-    that decides a number differs, and those that are not used, because one does.
-    """
-    paper_runs, notes = list(runs), []
-    have = latest(lines, paper_runs)
-    for run in paper_runs:
-        line = have.get((run.digest, run.seed))
-        was = [x for x in lines if line is None and _same_place(x, run)]
-        if line is not None and line["version"] != __version__:
-            version = line["version"] or "unknown"
-            notes.append(f"{run.title}: made by version {version}, same settings")
-        elif was:
-            keys = _differing(was[-1]["settings"], settings_of(run.config.values))
-            notes.append(f"{run.title}: a line is not used, {', '.join(keys[:3])} differs")
-    return notes
-
-
-def _same_place(line: Line, run: PaperRun) -> bool:
-    """True for a line that this row of this protocol once made, before a setting changed."""
-    key = (line.get("recipe"), line.get("scale"), line["seed"], sorted(line.get("changes", ())))
-    return key == (run.recipe, run.scale, run.seed, sorted(run.changes))
-
-
-def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    then = {key: value for key, (value, _) in NEW.items()}  # what a line without the setting had
-    one, other = then | dict(one), then | dict(other)
-    return [k for k in dict.fromkeys([*one, *other]) if one.get(k) != other.get(k)]

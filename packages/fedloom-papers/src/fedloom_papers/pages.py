@@ -25,7 +25,7 @@ from .board import has_line
 from .columns import gaps_to_published, measure_columns
 from .entry import SCALES, Claim, Entry, Protocol, Quantity, Row
 from .figures import pictures
-from .lines import NAME, Line, evidence, latest, line_notes
+from .lines import NAME, Line, evidence, latest
 from .measure import LOWER, Number, title
 from .plan import Plan, pairs
 from .run import missing
@@ -310,8 +310,7 @@ def print_table(
     changes: Sequence[str],
 ) -> None:
     """Print the table of a plan, and on stderr what must be known of it."""
-    lines = evidence(out)
-    results = table(plan, lines)
+    results = table(plan, evidence(out))
     if csv:
         click.echo(as_csv(results), nl=False)
     else:
@@ -319,8 +318,6 @@ def print_table(
     refusals = {f"not run: {p}, {row}": why for (p, row), why in plan.refusals.items()}
     for name, why in {**refusals, **left_out}.items():
         click.echo(f"{name}: {why}", err=True)
-    for note in line_notes(lines, plan.runs):
-        click.echo(f"note: {note}", err=True)
     if not csv:
         click.echo(f"lines of evidence: {quote(str(out / NAME))}", err=True)
 
