@@ -105,7 +105,7 @@ class CatalogueFile:
         def join(key: str, between: str = " ") -> str:
             return between.join(words[key] for words in parts if key in words)
 
-        why, whole_smoke, small = join("why"), join("whole_smoke"), join("small")
+        why, small = join("why"), join("small")
         why = "it has one scale, paper" if self._words.get("own") else why
         always = join("always")
         return Protocol(
@@ -115,7 +115,7 @@ class CatalogueFile:
             setting=";".join(f"{k}={v}" for k, v in settings_of(join("setting", ";")).items()),
             changes=f"{always} {join('changes')}",
             cpu=None if why else f"{join('cpu')} {always if small else ''}",
-            smoke=whole_smoke or f"{self._words.get('smoke', '')} {always} {join('smoke')}",
+            smoke=f"{self._words.get('smoke', '')} {always} {join('smoke')}",
             why=why,
             small=small,
             tiny=join("tiny"),

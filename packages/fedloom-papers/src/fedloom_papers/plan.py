@@ -13,13 +13,11 @@ from fedloom.config import Config, resolve
 from fedloom.core.own_parts import is_own, named_here, short, split
 from fedloom.errors import ConfigError, FedloomError, did_you_mean
 from fedloom.recipes import RECIPES
-from fedloom.storage.atomic import write_atomic
 from fedloom.storage.identity import flatten, run_digest
 
 from . import flamby
 from .entry import SCALES, Entry, Protocol, Row
 
-_SYMBOLS = 18  # of the small text of scale smoke; and <eos>, <unk>: twenty
 T = TypeVar("T")
 _AMOUNTS = ("local.steps", "local.epochs")
 
@@ -78,17 +76,15 @@ class Plan:
         return {k: f"{v:g}" if isinstance(v, float) else str(v or "none") for k, v in flat.items()}
 
 
-def changes_of(protocol: Protocol, row: Row, scale: str, text: str = "") -> list[str]:
-    """What a row changes of its protocol's recipe, each key once, the last value. text: the folder
-    of the small text of scale smoke.
-    """
+def changes_of(protocol: Protocol, row: Row, scale: str) -> list[str]:
+    """What a row changes of its protocol's recipe, each key once, the last value."""
     changes: dict[str, str] = {"evaluate.target": "none"}  # targets are read from the curve
     for word in f"{protocol.at(scale)} {row.at(protocol, scale)}".split():
         key, _, value = word.partition("=")
         if key in _AMOUNTS:  # one of them replaces the other
             changes.pop(_AMOUNTS[1 - _AMOUNTS.index(key)], None)
         changes.pop(key, None)
-        changes[key] = value.replace("{text}", text)
+        changes[key] = value
     return [f"{key}={value}" for key, value in changes.items()]
 
 
@@ -210,11 +206,8 @@ def _run(
     like: PaperRun | None,
 ) -> PaperRun:
     """like: the same row's run at another seed."""
-    text = ""
-    if "{text}" in protocol.at(scale):
-        text = str(write_text(out / "smoke-text"))
     recipe = protocol.recipe_at(scale)
-    changes = [*changes_of(protocol, row, scale, text), *more]
+    changes = [*changes_of(protocol, row, scale), *more]
     if like is not None and like.changes == tuple(changes):
         start = like.folder.name.removesuffix(f"-seed{like.seed}")
         return replace(like, seed=seed, folder=like.folder.with_name(f"{start}-seed{seed}"))
@@ -232,19 +225,3 @@ def digest_of(values: Mapping[str, Any]) -> str:
     """
     data = {k: v for k, v in values["data"].items() if k != "seed"}
     return run_digest({k: v for k, v in values.items() if k != "seed"} | {"data": data})
-
-
-# ------------------------------------------------------------------- the small text of scale smoke
-def write_text(folder: Path) -> Path:
-    """Write a text of a few hundred words in WikiText-2's layout below a folder, if it is not there
-    -> the folder's whole path.
-    """
-    home = folder / "wikitext-2"
-    home.mkdir(parents=True, exist_ok=True)
-    for name, length in (("valid", 1200), ("test", 200)):
-        file = home / f"wiki.{name}.tokens"
-        if not file.is_file():
-            words = ["<unk>", *(f"w{n * n // 11 % _SYMBOLS}" for n in range(length))]
-            lines = (" ".join(words[at : at + 20]) for at in range(0, len(words), 20))
-            write_atomic(file, "\n".join(lines) + "\n")
-    return folder.absolute()
