@@ -24,7 +24,7 @@ from fedloom.report.style import (
 )
 
 from .entry import Protocol, Quantity
-from .measure import METRICS, title
+from .measure import METRICS
 from .published_tables import settings_of
 from .series import Band, Series
 from .table import Table
@@ -38,10 +38,8 @@ Handles = dict[str, Any]  # what a legend names
 
 
 def pictures(table: Table) -> list[Picture]:
-    """Every picture of a table for which there are lines: of each kind of curve one, of the
-    clients' accuracy one, and one of each number that is printed or no point of a curve.
-
-    Raises ConfigError if matplotlib is missing.
+    """Every picture of a table for which there are lines: of each kind of curve one, and one of the
+    clients' accuracy. Raises ConfigError if matplotlib is missing.
     """
     styles = {row.key: nth_style(i) for i, row in enumerate(table.plan.rows)}
     quantities = [n.quantity for n in table.numbers]
@@ -50,8 +48,6 @@ def pictures(table: Table) -> list[Picture]:
     all_pictures = [curves(table, kind, quantities, styles) for kind in kinds if kind is not None]
     if any(w.metric == _HISTOGRAM for w in quantities):
         all_pictures.append(_histograms(table, styles))
-    if not table.entry.study:
-        all_pictures += [_numbers(table, metric, at) for metric, at in _scalars(table)]
     return [picture for picture in all_pictures if picture is not None]
 
 
@@ -183,45 +179,6 @@ def _histograms(table: Table, styles: Mapping[str, Style]) -> Picture | None:
 
 
 # -------------------------------------------------------------------------------------- the numbers
-def _scalars(table: Table) -> list[tuple[str, str]]:
-    """The measures of which something is known, that are no curve's, or printed in the paper and
-    run at its scale: a reduced one would only show that fewer rounds are fewer.
-    """
-    at_paper_scale = table.plan.scale == "paper"
-    measures = dict.fromkeys(
-        (n.quantity.metric, n.quantity.at)
-        for n in table.numbers
-        if n.values
-        and (
-            METRICS[n.quantity.metric].series is None
-            or (at_paper_scale and n.published is not None)
-        )
-    )
-    return [pair for pair in measures if pair[0] != _HISTOGRAM]
-
-
-def _numbers(table: Table, metric: str, at: str) -> Picture | None:
-    """A measure of every row: mean and each seed here, and what the paper prints."""
-    grid = []
-    for protocol in table.entry.protocols:
-        numbers = [
-            n
-            for n in table.numbers_of(protocol, (metric, at))
-            if n.mean is not None and math.isfinite(n.mean)
-        ]
-        rows = [(n.quantity.row.name, [*n.values.values()], n.published) for n in numbers]
-        if rows:
-            words = title(metric, at, table.round_of(at, protocol))
-            grid.append((_words(table, protocol), words, rows))
-    if not grid:
-        return None
-    fig = dots(grid)
-    name = "-".join(filter(None, (metric, at.replace("=", "").replace("/", "of"))))
-    cells = [(words, {row: [value] for row, *value in rows}) for words, _, rows in grid]
-    alt = _alt(title(metric, at), cells, {row: row for _, _, rows in grid for row, *_ in rows})
-    return Picture(_file(table, name), f"{table.entry.id}: {title(metric, at)}", alt, fig)
-
-
 Dots = Sequence[tuple[str, Sequence[float], float | None]]  # name, each seed's, the paper's
 
 

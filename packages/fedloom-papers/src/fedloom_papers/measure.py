@@ -18,7 +18,7 @@ from .flamby import METRIC
 from .lines import Line
 from .plan import paper_rounds
 from .published_tables import published, settings_of, tables_of
-from .series import Series, last_of, points, roughness, size_fraction, smoothed
+from .series import Series, last_of, points, roughness, size_fraction, sized, smoothed
 from .study_measures import STUDIED
 
 BASE = "FedAvg"
@@ -136,15 +136,13 @@ class Number:
 @dataclass(frozen=True)
 class _Point:
     """A measure that is a point of a curve: at a printed round, between evaluations on a straight
-    line, or the last. raw, smoothed: {round: value} of a line and the size of a sub-model (""
-    without one), before and after averaging.
+    line, or the last.
     """
 
-    raw: Callable[[Line, str], dict[int, float]]
-    smoothed: Callable[[Line, str], dict[int, float]]
+    series: Series
 
     def __call__(self, line: Line, where: Mapping[str, str], context: Context) -> float | None:
-        curve = self.smoothed(line, where.get("size", ""))
+        curve = self.series.of(line, where.get("size", ""))
         if "last" in where:  # the mean of so many evaluations
             return last_of([*curve.values()], int(where["last"]))
         if not curve or "round" not in where:
@@ -153,22 +151,19 @@ class _Point:
 
     def until(self, line: Line, where: Mapping[str, str], context: Context) -> list[float]:
         """The evaluations until then."""
-        curve = self.raw(line, where.get("size", ""))
+        curve = self.series.raw(line, where.get("size", ""))
         end = context.round(float(where["round"]), line) if "round" in where else math.inf
         return [curve[t] for t in sorted(curve) if t <= end]
 
 
 def _curve(words: str, series: Series, lower: bool = False) -> Metric:
-    return Metric(words, _Point(series.raw, series.of), lower, series)
-
-
-_GLOBAL = Series("test_METRIC", "test accuracy, %", 100, name="global")
+    return Metric(words, _Point(series), lower, series)
 
 
 def _global_curve(line: Line, size: str) -> dict[int, float]:
     """The curve of a size, or the one value of a size that no client has."""
-    if curve := _GLOBAL.of(line, size):
-        return curve
+    if curve := sized(line, "test_METRIC", size):
+        return {t: 100 * v for t, v in curve.items()}
     for row in (line["sizes"] or {}).get("unseen", ()):
         if float(f"{row['capacity']:.6g}") == size_fraction(size):
             return {int(line["rounds"]): 100 * float(row["global"])}
@@ -177,6 +172,9 @@ def _global_curve(line: Line, size: str) -> dict[int, float]:
 
 def _perplexity(loss: float) -> float:
     return math.exp(min(loss, 700.0))
+
+
+_GLOBAL = Series("", "test accuracy, %", name="global", read=_global_curve)
 
 
 def _error_curve(line: Line, size: str) -> dict[int, float]:
@@ -193,9 +191,8 @@ def _first(line: Line, where: Mapping[str, str], context: Context) -> float | No
     goal = context.goals.get(float(where["acc"]))
     if goal is None:
         return None
-    curve = points(line, "curve")
-    if "size" in where:
-        curve = {t: v / 100 for t, v in _GLOBAL.of(line, where["size"]).items()}
+    size = where.get("size")
+    curve = sized(line, "test_METRIC", size) if size else points(line, "curve")
     raw = context.entry.raw or "size" in where
     crossed = crossing(curve if raw else smoothed(curve), goal)
     return math.inf if crossed is None else float(whole_round(crossed))
@@ -283,18 +280,17 @@ def _after(name: str, words: str, lower: bool = True) -> Metric:
 
 _ACCURACY = Series("curve", "test accuracy, %", 100, name="accuracy")
 _AVERAGE = Series("curve", "test accuracy, moving average, %", 100, average=True, name="average")
-_SHARES = _Point(Series("curve", "").raw, Series("curve", "").of)
 METRICS: dict[str, Metric] = {
     "acc_ema_pct": _curve("accuracy, moving average", _AVERAGE),
     "test_acc_pct": _curve("test accuracy", _ACCURACY),
     "test_acc_max_pct": Metric("largest test accuracy", _largest, series=_ACCURACY),
-    "test_acc_fraction": Metric("test accuracy", _SHARES, series=_ACCURACY),
+    "test_acc_fraction": Metric("test accuracy", _Point(Series("curve", "")), series=_ACCURACY),
     "rounds_to_acc": Metric("rounds to", _first, lower=True),
     "local_acc_pct": _curve(
         "accuracy at the clients",
         Series("local_METRIC", "accuracy at the clients, %", 100, name="local"),
     ),
-    "global_acc_pct": Metric("accuracy", _Point(_global_curve, _global_curve), series=_GLOBAL),
+    "global_acc_pct": _curve("accuracy", _GLOBAL),
     "client_acc_pct": Metric("accuracy of clients", _quantile),
     "client_mean": Metric("mean accuracy of the clients", _client_mean),
     "train_loss": _curve("training loss", Series("train_loss", "training loss"), lower=True),
@@ -316,7 +312,10 @@ METRICS: dict[str, Metric] = {
     "accuracy_roughness": Metric(
         "roughness of the curve", _roughness, lower=True, series=_ACCURACY
     ),
-    "residual_over_delta": Metric("||e||^2 / ||update||^2", _Point(_error_curve, _error_curve)),
+    "residual_over_delta": _curve(
+        "||e||^2 / ||update||^2",
+        Series("", "||e||^2 / ||update||^2", name="residual_over_delta", read=_error_curve),
+    ),
     "delta_square": _curve("||update||^2", Series("delta_square", "||update||^2")),
     "residual_square": _curve("||e||^2", Series("residual_square", "||e||^2")),
     "validation_pct": _curve(

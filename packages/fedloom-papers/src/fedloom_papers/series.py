@@ -90,7 +90,8 @@ def sized(line: Line, name: str, size: str) -> dict[int, float]:
 @dataclass(frozen=True)
 class Series:
     """A curve of a line: its column there, words for an axis, what is done with it, and the name of
-    its picture. average: it is FedACG's moving average.
+    its picture. average: it is FedACG's moving average; read: from a line and a size to a curve
+    that is no column.
     """
 
     column: str
@@ -99,11 +100,14 @@ class Series:
     average: bool = False
     change: Callable[[float], float] | None = None
     name: str = ""
+    read: Callable[[Line, str], dict[int, float]] | None = None
 
     def raw(self, line: Line, size: str = "") -> dict[int, float]:
         """{round: value}, not averaged; nothing where a line has no such curve. size: of a
         sub-model.
         """
+        if self.read:
+            return self.read(line, size)
         curve = sized(line, self.column, size) if size else points(line, self.column)
         return {t: self.change(v) if self.change else self.scale * v for t, v in curve.items()}
 
