@@ -167,7 +167,6 @@ class CatalogueFile:
             bases=tuple(top.get("bases", ())),
             alike=tuple(top.get("alike", ())),
             paper_columns=tuple(PaperColumn(**one) for one in top.get("beside", ())),
-            panels={k: tuple(v) for k, v in top.get("panels", {}).items()},
         )
 
     def _claims(

@@ -169,8 +169,7 @@ class Entry:
     changes of runs that try a grid, judged by held-out data; grid_protocol: where, if not in its
     own protocols;
     bases: keys of rows that each row is set beside, with p corrected for the rows named in the
-    `paper_columns`; alike: the settings in which rows must agree to be compared;
-    panels: {title: keys of rows} of pictures.
+    `paper_columns`; alike: the settings in which rows must agree to be compared.
     """
 
     paper: str
@@ -192,7 +191,6 @@ class Entry:
     bases: tuple[str, ...] = ()
     alike: tuple[str, ...] = ()
     paper_columns: tuple[PaperColumn, ...] = ()
-    panels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def id(self) -> str:

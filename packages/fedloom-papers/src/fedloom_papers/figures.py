@@ -26,7 +26,7 @@ from fedloom.report.style import (
 from .entry import Protocol, Quantity
 from .measure import METRICS
 from .published_tables import settings_of
-from .series import Band, Series
+from .series import Series
 from .table import Table
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _HISTOGRAM = "client_acc_pct"
 _BINS = 20
+_CURVES = 16  # rows whose curves can be told apart
 Handles = dict[str, Any]  # what a legend names
 
 
@@ -44,8 +45,8 @@ def pictures(table: Table) -> list[Picture]:
     styles = {row.key: nth_style(i) for i, row in enumerate(table.plan.rows)}
     quantities = [n.quantity for n in table.numbers]
     kinds = dict.fromkeys(METRICS[w.metric].series for w in quantities)
-    curves = _panels if table.entry.panels else _curves
-    all_pictures = [curves(table, kind, quantities, styles) for kind in kinds if kind is not None]
+    some = len(styles) <= _CURVES
+    all_pictures = [_curves(table, kind, quantities, styles) for kind in kinds if kind and some]
     if any(w.metric == _HISTOGRAM for w in quantities):
         all_pictures.append(_histograms(table, styles))
     return [picture for picture in all_pictures if picture is not None]
@@ -76,70 +77,22 @@ def _curves(
                 grid.append((f"{_words(table, protocol)}{more}", curves))
     if not grid:
         return None
-    fig, axes, handles = curves_side_by_side(grid, styles, series.words)
-    for ax in axes:
+    fig, axes = _axes(len(grid))
+    handles: Handles = {}
+    for ax, (words, curves) in zip(axes, grid, strict=True):
+        for key, points in curves.items():
+            if points:
+                along, middle, low, high = zip(*points, strict=True)
+                handles[key] = line_with_band(ax, along, middle, low, high, styles[key])
+        plain(ax, "round", series.words if is_first(ax) else "")
+        name_panel(ax, words)
         ax.xaxis.get_major_locator().set_params(integer=True, nbins=5)
     names = {row.key: row.name for row in table.plan.rows}
-    one_legend(fig, handles, names)
+    _one_legend(fig, handles, names)
     alt = _alt(f"{series.words} by round", grid, names)
     return Picture(
         _file(table, series.name or series.column), f"{table.entry.id}: {series.words}", alt, fig
     )
-
-
-def _panels(
-    table: Table, series: Series, quantities: Sequence[Quantity], row_styles: Mapping[str, Style]
-) -> Picture | None:
-    """A kind of curve of many rows: a panel with a legend for each family of rows, and the base in
-    each of them.
-    """
-    (protocol,), base = table.entry.protocols, table.entry.bases[0]
-    bands = {key: series.band([*table.lines(protocol, key).values()]) for key in row_styles}
-    names = {row.key: row.name for row in table.plan.rows}
-    grid, styles = [], {base: Style("#888888", "--")}
-    for words, keys in table.entry.panels.items():
-        styles |= {key: nth_style(i) for i, key in enumerate(keys)}
-        curves = {key: bands[key] for key in (base, *keys) if bands.get(key)}
-        if curves.keys() - {base}:
-            grid.append((words, curves))
-    if not grid:
-        return None
-    y_label = series.words.replace("moving average", "EMA")
-    fig, axes, panel_handles = curves_side_by_side(grid, styles, y_label, across=2)
-    middles = sorted(m for points in bands.values() for _, m, *_ in points[len(points) // 10 :])
-    top = max(high for points in bands.values() for *_, high in points)
-    for ax, handles in zip(axes, panel_handles, strict=True):
-        ax.set_ylim(middles[len(middles) // 30] - 2, top + 1)  # not the first, slow rounds
-        below: Handles = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 3}
-        labels = [names[key] for key in handles]
-        ax.legend([*handles.values()], labels, fontsize=7, frameon=False, **below)
-    alt = _alt(f"{series.words} by round", grid, names)
-    return Picture(_file(table, series.name), f"{table.entry.id}: {series.words}", alt, fig)
-
-
-def curves_side_by_side(
-    grid: Sequence[tuple[str, Mapping[str, Band]]],
-    styles: Mapping[str, Style],
-    y: str,
-    across: int = 3,
-) -> tuple[Figure, list[Any], list[Handles]]:
-    """Draw curves by round with their bands, {name: curve} in each panel; empty ones are left out.
-
-    styles: of each name; y: words for the vertical axis. Returns the figure, its axes, and of
-    each panel {name: line}; a legend is the caller's.
-    """
-    fig, axes = _axes(len(grid), across)
-    panel_handles: list[Handles] = []
-    for ax, (words, curves) in zip(axes, grid, strict=True):
-        handles = {}
-        for name, points in curves.items():
-            if points:
-                along, middle, low, high = zip(*points, strict=True)
-                handles[name] = line_with_band(ax, along, middle, low, high, styles[name])
-        panel_handles.append(handles)
-        plain(ax, "round", y if is_first(ax) else "")
-        name_panel(ax, words)
-    return fig, axes, panel_handles
 
 
 # -------------------------------------------------------------------------------------- the clients
@@ -157,23 +110,21 @@ def _histograms(table: Table, styles: Mapping[str, Style]) -> Picture | None:
     if not grid:
         return None
     fig, axes = _axes(len(grid))
-    panel_handles: list[Handles] = []
+    handles: Handles = {}
     for ax, (words, accuracies) in zip(axes, grid, strict=True):
         pooled = list(itertools.chain(*accuracies.values()))
         low, high = min(pooled), max(max(pooled), min(pooled) + 1)
         edges = [low + (high - low) * i / _BINS for i in range(_BINS + 1)]
-        handles = {}
         for key, values in accuracies.items():
             weights = [100 / len(values)] * len(values)
             kind = {"histtype": "step", "lw": 1.6, "ls": styles[key].dash}
             _, _, (handles[key], *_) = ax.hist(
                 values, bins=edges, weights=weights, color=styles[key].colour, **kind
             )
-        panel_handles.append(handles)
         plain(ax, "accuracy of a client, %", "% of clients" if is_first(ax) else "")
         name_panel(ax, words)
     names = {row.key: row.name for row in table.plan.rows}
-    one_legend(fig, panel_handles, names)
+    _one_legend(fig, handles, names)
     alt = _alt("How many clients have which accuracy", grid, names)
     return Picture(_file(table, "clients"), f"{table.entry.id}: clients", alt, fig)
 
@@ -210,9 +161,9 @@ def dots(grid: Sequence[tuple[str, str, Dots]]) -> Figure:
 
 
 # ------------------------------------------------------------------------------------------- common
-def _axes(count: int, across: int = 3) -> tuple[Figure, list[Any]]:
+def _axes(count: int) -> tuple[Figure, list[Any]]:
     """Axes for curves or histograms: one as a report's, of several three in a row."""
-    return panels(count, 3.6, 2.8 if count > 1 else HEIGHT, across)
+    return panels(count, 3.6, 2.8 if count > 1 else HEIGHT, 3)
 
 
 def _alt(
@@ -223,9 +174,8 @@ def _alt(
     return f"{subject}: {', '.join(rows)}; {'; '.join(words for words, _ in grid)}."
 
 
-def one_legend(fig: Figure, panel_handles: Sequence[Handles], names: Mapping[str, str]) -> None:
+def _one_legend(fig: Figure, handles: Handles, names: Mapping[str, str]) -> None:
     """Name what was drawn in all panels below them, in the order of names {key: name}."""
-    handles = {key: handle for panel in panel_handles for key, handle in panel.items()}
     keys = [key for key in names if key in handles]
     legend_below(fig, [handles[key] for key in keys], [names[key] for key in keys])
 
