@@ -20,7 +20,7 @@ from fedloom.recipes import RECIPES
 from fedloom.storage.identity import digest
 from fedloom_papers.board import measured_tables
 from fedloom_papers.catalogue import entries_of, entry
-from fedloom_papers.columns import measure_columns
+from fedloom_papers.columns import measure_columns, study_tables, tuning_table
 from fedloom_papers.lines import evidence, latest, read
 from fedloom_papers.pages import page
 from fedloom_papers.plan import plan
@@ -32,7 +32,6 @@ from fedloom_papers.results.fill import LINES, RESULTS
 from fedloom_papers.results.what_was_run import what_was_run
 from fedloom_papers.series import smoothed
 from fedloom_papers.study_measures import STUDIED
-from fedloom_papers.study_tables import study_tables, tuning_table
 from fedloom_papers.tune import grid_plans
 from fedloom_papers.verdicts import find_claim
 from test_verdicts import holm

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fedloom.cli.compare_and_report import figure_options, parse_figures
 from fedloom.errors import ConfigError, did_you_mean
-
-from .measure_command import measure_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,9 +51,6 @@ def paper_command() -> None:
     fedloom paper run docs/results/plan.toml    runs a list of them
     fedloom paper measure runs/a hessian        measures a run's model
     """
-
-
-paper_command.add_command(measure_command)
 
 
 @paper_command.command("list", short_help="List the tables and figures, and what was run.")
@@ -305,10 +301,10 @@ def _at_best(entry: Entry, scale: str, folder: Path) -> tuple[Entry, int]:
     said, or of the list plan.toml beside the folder; and how many seeds have lines.
     """
     from .board import best_by_lines, seeds_with_lines
+    from .columns import tuning_table
     from .lines import evidence
     from .pages import columns
     from .schedule import read_items
-    from .study_tables import tuning_table
 
     lines, plan_file = evidence(folder), folder.parent / "plan.toml"
     items = read_items(plan_file) if plan_file.is_file() else []
@@ -334,3 +330,64 @@ def _name_and_changes(words: Sequence[str]) -> tuple[str, list[str]]:
 
 def _names(words: str | None) -> list[str]:
     return [name.strip() for name in words.split(",")] if words else []
+
+
+# --------------------------------------------------------------------------------- a run's model
+@paper_command.command("measure", short_help="Measure a run's model: curvature, loss surface.")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("name", metavar="MEASURE")
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE ...]")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The file.  [default: RUN/measures/MEASURE.json]"
+)
+def measure_command(run: Path, name: str, settings: tuple[str, ...], out: Path | None) -> None:
+    """Measure a run at its newest checkpoint, and write the numbers to a JSON file beside it.
+
+    \b
+    fedloom paper measure runs/a hessian examples=2000    top eigenvalue and trace
+    fedloom paper measure runs/a surface points=21        the loss around it
+    fedloom paper measure runs/a divergence               of next local models
+    fedloom paper measure runs/a cka layers='["layer*"]'  their layers, by pair
+
+    Settings: `fedloom show hessian`. `fedloom report` draws what is there. The run stays as it is.
+    """
+    from fedloom._version import __version__
+    from fedloom.cli.printing import table
+    from fedloom.config import from_run, parse_override
+    from fedloom.core.validation import Origin, check, live
+    from fedloom.measures import MEASURES
+    from fedloom.report import load_run
+    from fedloom.storage.atomic import write_out
+
+    make, loaded = MEASURES.entry(name), load_run(run)
+    overrides = dict(map(parse_override, settings))
+    origin = Origin("command line", frozenset(overrides))
+    all_settings = check(make, overrides, "", f"measure '{name}'", origin, skip=("every",))
+    if loaded.config.get("source") == "python":
+        raise ConfigError(
+            f"'{run}' was started from Python, which made its model and data; measure it there "
+            f"with {make.__name__}().of(Experiment(...).open('{run}'))"
+        )
+    # as its newest checkpoint left it
+    restored = from_run(loaded.path, ["device=auto"], own=True).experiment().open(loaded.path)
+    result = make(**live(all_settings)).of(restored)
+    out = out or run / "measures" / f"{name}.json"
+    record = {"measure": name, "fedloom": __version__, "settings": all_settings, **result}
+    write_out(out, json.dumps(record) + "\n")
+    click.echo(table(_number_rows(result)))
+    click.echo(f"  numbers in {out}")
+
+
+def _number_rows(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """The numbers of a result, without its long lists."""
+    rows: list[tuple[str, str]] = []
+    for key, value in result.items():
+        if isinstance(value, dict) and all(isinstance(v, float | None) for v in value.values()):
+            rows += [(f"{key} {k}", _number(v)) for k, v in list(value.items())[:40]]
+        elif isinstance(value, int | float | str):
+            rows.append((key.replace("_", " "), _number(value)))
+    return rows
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else "-" if value is None else str(value)

@@ -22,14 +22,13 @@ from fedloom.report.table_text import as_csv as csv_of
 from fedloom.study.tune import RUNGS
 
 from .board import has_line
-from .columns import gaps_to_published, measure_columns
+from .columns import gaps_to_published, measure_columns, study_tables
 from .entry import SCALES, Claim, Entry, Protocol, Quantity, Row
 from .figures import pictures
 from .lines import NAME, Line, evidence, latest
 from .measure import LOWER, Number, title
 from .plan import Plan, pairs
 from .run import missing
-from .study_tables import study_tables
 from .table import Table, equal_cells, table
 from .tune import grid_plans
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import csv
 import importlib.resources
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedloom.report.tables import MISSING, fixed
 
 from ..published_tables import published, settings_of, tables_of
-from .markdown import markdown
 
 _MORE = ("clients", "participation", "model")  # columns that no page shows
 _ACCURACIES = ("acc_ema_pct", "test_acc_pct")
@@ -99,3 +99,10 @@ def section(paper: str) -> list[str]:
 
 def _cell(value: float | None) -> str:
     return MISSING if value is None else fixed(value, 2)
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
+    """A Markdown table; the first `texts` columns to the left, the numbers to the right."""
+    marks = [":--"] * texts + ["--:"] * (len(head) - texts)
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in (head, *rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (cells[0], marks, *cells[1:]))

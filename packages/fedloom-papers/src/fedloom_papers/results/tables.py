@@ -31,8 +31,7 @@ from ..study_measures import by_bytes
 from ..table import Table
 from ..verdicts import NO_LINES, WORDS, JudgedClaim, Reason
 from .fill import LINES, PLAN, RESULTS, fill
-from .markdown import markdown
-from .reruns import section
+from .reruns import markdown, section
 from .what_was_run import what_was_run
 
 MADE = "<!-- Made by `nox -s results` from papers/lines.jsonl. -->\n\n"
