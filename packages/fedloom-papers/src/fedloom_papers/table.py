@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,7 +16,7 @@ from .lines import Line, latest
 from .measure import Context, Number, base_of, goals, number, round_here
 from .plan import Plan
 from .published_tables import settings_of
-from .verdicts import JudgedClaim, judge, mean_by_seed, measure_of, unequal
+from .verdicts import JudgedClaim, judge, measure_of, unequal
 
 LinesByRow = Mapping[str, Mapping[int, Line]]  # of one protocol: {row: {seed: its line}}
 Measure = tuple[str, str]  # metric, at
@@ -30,11 +32,15 @@ class Table:
     entry: Entry
     plan: Plan
     numbers: tuple[Number, ...]
-    claims: tuple[JudgedClaim, ...]
     lines_by_protocol: Mapping[str, LinesByRow]
     seeds: Mapping[str, Sequence[int]]
     contexts: Mapping[str, Mapping[int, Context]]
     failed: Sequence[tuple[str, str, int, str]] = ()
+
+    @functools.cached_property
+    def claims(self) -> tuple[JudgedClaim, ...]:
+        """The paper's sentences, each with its verdict."""
+        return tuple(judge(claim, self) for claim in self.entry.claims)
 
     @property
     def comparisons(self) -> int:
@@ -89,7 +95,9 @@ class Table:
     def compared(self, protocol: Protocol, rows: str, measure: Measure) -> dict[int, float]:
         """{seed: what is compared} of any measure of a row, or of the mean of two rows a&b."""
         numbers = [self.number(protocol, key, measure) for key in rows.split("&")]
-        return mean_by_seed([{} if n is None else n.compared for n in numbers])
+        values = [{} if n is None else n.compared for n in numbers]
+        seeds = sorted(set.intersection(*map(set, values)))
+        return {s: math.fsum(by_seed[s] for by_seed in values) / len(values) for s in seeds}
 
     def less_base(self, protocol: Protocol, base: str) -> dict[str, Paired]:
         """{row: the first measure less the base's}; of the rows that the columns beside name, and
@@ -191,13 +199,9 @@ def table(plan: Plan, lines: Iterable[Line]) -> Table:
         for name, rows in runs.items()
     }
     contexts = {p.name: _contexts(plan, p, runs[p.name], seeds[p.name]) for p in entry.protocols}
-
-    def number_of(quantity: Quantity) -> Number:
-        return number(quantity, contexts[quantity.protocol.name])
-
-    numbers = tuple(number_of(w) for w in entry.quantities() if w.row in plan.rows)
-    claims = tuple(judge(claim, plan, number_of) for claim in entry.claims)
-    return Table(entry, plan, numbers, claims, runs, seeds, contexts, failed)
+    quantities = (w for w in entry.quantities() if w.row in plan.rows)
+    numbers = tuple(number(w, contexts[w.protocol.name]) for w in quantities)
+    return Table(entry, plan, numbers, runs, seeds, contexts, failed)
 
 
 def _contexts(

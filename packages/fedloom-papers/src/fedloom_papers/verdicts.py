@@ -7,20 +7,22 @@ not decided and counts.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from fedloom.core.curves import LEAST
 from fedloom.errors import ConfigError, did_you_mean
 from fedloom.report.curve_data import mean
 from fedloom.report.statistics import Paired, corrected, paired
 
-from .entry import Claim, Entry, Protocol, Quantity, Row
-from .measure import LOWER, Number
+from .entry import Claim, Entry, Protocol, Row
+from .measure import LOWER
 from .plan import Plan
+
+if TYPE_CHECKING:
+    from .table import Table
 
 Verdict = Literal["holds", "does not hold", "undecided", "not measured"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -161,14 +163,11 @@ def find_claim(claims: Sequence[JudgedClaim], name: str) -> JudgedClaim:
 
 
 # ------------------------------------------------------------------------------------- one sentence
-Numbers = Callable[[Quantity], Number]
-
-
-def judge(claim: Claim, plan: Plan, number: Numbers) -> JudgedClaim:
+def judge(claim: Claim, table: Table) -> JudgedClaim:
     """A claim over its protocols: it holds if it holds in each that this scale has, against each
     row that can run there.
     """
-    reasons: list[Reason] = []
+    plan, reasons = table.plan, list[Reason]()
     for protocol in plan.entry.protocols:
         if claim.protocols and protocol.name not in claim.protocols:
             continue
@@ -178,7 +177,7 @@ def judge(claim: Claim, plan: Plan, number: Numbers) -> JudgedClaim:
         if not pairs:
             reasons.append(Reason(protocol.name, None, "not at this scale"))
             continue
-        comparisons = _compare_pairs(claim, pairs, protocol, plan, number, len(family))
+        comparisons = _compare_pairs(claim, pairs, protocol, table, len(family))
         without = f", without {', '.join(sorted(skipped))}" if skipped else ""
         name = f"{protocol.name}{without}"
         reason = Reason(
@@ -209,70 +208,51 @@ def measure_of(entry: Entry, claim: Claim, protocol: Protocol) -> tuple[str, str
     return (claim.metric, claim.at) if claim.metric else entry.headline(protocol)
 
 
-class _Side(NamedTuple):
-    """A side of a comparison: a row, the mean of two (a&b), or a number."""
-
-    row: Row
-    values: Mapping[int, float]
-    evaluations: int | None
-
-
 def _compare_pairs(
-    claim: Claim,
-    pairs: Sequence[tuple[str, str]],
-    protocol: Protocol,
-    plan: Plan,
-    number: Numbers,
-    family: int,
+    claim: Claim, pairs: Sequence[tuple[str, str]], protocol: Protocol, table: Table, family: int
 ) -> list[Comparison]:
-    """Every pair, with p corrected for the family."""
-    metric, at = measure_of(plan.entry, claim, protocol)
-    other_measure = (claim.than_metric or metric, claim.than_at if claim.than_metric else at)
-    ours = {a: _side(a, protocol, (metric, at), plan, number) for a, _ in pairs}
-    theirs = {b: _side(b, protocol, other_measure, plan, number) for _, b in pairs if b}
-    if claim.number is not None:
-        fixed = Row(method=f"{claim.number:g}", changes="")
-        seeds = {seed for side in ours.values() for seed in side.values}
-        theirs[""] = _Side(fixed, dict.fromkeys(seeds, claim.number), None)
-    raw = {(a, b): paired(ours[a].values, theirs[b].values) for a, b in pairs}
-    apart = {(a, b): unequal(plan, protocol, a, b) for a, b in pairs}
+    """Every pair, with p corrected for the family. A side is a row, the mean of two (a&b), or ""
+    for a number.
+    """
+    measure = measure_of(table.entry, claim, protocol)
+    other_measure = (claim.than_metric, claim.than_at) if claim.than_metric else measure
+    ours = {a: table.compared(protocol, a, measure) for a, _ in pairs}
+    if claim.number is None:
+        theirs = {b: table.compared(protocol, b, other_measure) for _, b in pairs}
+    else:
+        theirs = {"": dict.fromkeys({s for values in ours.values() for s in values}, claim.number)}
+    raw = {(a, b): paired(ours[a], theirs[b]) for a, b in pairs}
+    apart = {(a, b): unequal(table.plan, protocol, a, b) for a, b in pairs}
     comparable = {key: gap for key, gap in raw.items() if gap is not None and not apart[key]}
     gaps: dict[tuple[str, str], Paired | None] = {**raw, **corrected(comparable, family)}
+
+    def row_of(side: str) -> Row:
+        rows = [row for key in side.split("&") for row in table.entry.rows if row.key == key]
+        if len(rows) == 1:
+            return rows[0]
+        names = [row.name for row in rows] or [f"{claim.number:g}"]
+        return Row(method=" & ".join(names), changes="")
+
+    def evaluations(side: str, measure: tuple[str, str]) -> int | None:
+        n = table.number(protocol, side.partition("&")[0], measure)
+        return None if n is None else n.evaluations
+
     out = []
     for a, b in pairs:
-        both = ours[a], theirs[b]
-        few = [side.evaluations for side in both if side.evaluations is not None]
+        both = evaluations(a, measure), evaluations(b, other_measure)
         comparison = Comparison(
-            both[0].row,
-            both[1].row,
-            mean([*both[0].values.values()]),
-            mean([*both[1].values.values()]),
+            row_of(a),
+            row_of(b),
+            mean([*ours[a].values()]),
+            mean([*theirs[b].values()]),
             gaps[a, b],
-            metric in LOWER,
-            min(few, default=None),
+            measure[0] in LOWER,
+            min((count for count in both if count is not None), default=None),
             claim.margin,
             apart[a, b],
         )
         out.append(comparison)
     return out
-
-
-def _side(
-    words: str, protocol: Protocol, measure: tuple[str, str], plan: Plan, number: Numbers
-) -> _Side:
-    rows_by_key = {row.key: row for row in plan.entry.rows}
-    rows = [rows_by_key[key] for key in words.split("&")]
-    numbers = [number(Quantity(row, protocol, *measure, None)) for row in rows]
-    row = rows[0] if len(rows) == 1 else Row(method=" & ".join(r.name for r in rows), changes="")
-    return _Side(row, mean_by_seed([n.compared for n in numbers]), numbers[0].evaluations)
-
-
-def mean_by_seed(values: Sequence[Mapping[int, float]]) -> dict[int, float]:
-    """The mean of rows' values at each seed that all have."""
-    if len(values) == 1:
-        return {**values[0]}
-    seeds = set.intersection(*map(set, values))
-    return {s: math.fsum(by_seed[s] for by_seed in values) / len(values) for s in sorted(seeds)}
 
 
 def unequal(plan: Plan, protocol: Protocol, row: str, other: str) -> str:
