@@ -12,13 +12,12 @@ that no number is typed. A number may have its decimals: {{KIND:PLACE.FIELD 1}} 
     {{demo:FedAvgM/FedACG.points}}                two rows of that table: points, p (by Holm)
     {{record:2026-11-25_referee/calibration.json#false_studies/all.percent 1}}   of a record: value
                                                   or percent
-    {{lines:zoo.uncommitted}}    of docs/results/zoo.jsonl: all, uncommitted (without a commit)
 
 A claim is named by its words, joined by hyphens (or their beginning), or "headline"; a protocol is
 the first with lines and a rival the hardest, unless one is named. Fields of a claim: verdict, ours,
 theirs, rival (its name), clear, rivals (how many the sentence names), known (with lines), and those
-of a difference: difference (with its sign), points (without), p, holm, seeds, saved (per cent of
-the other's). Fields of a row: tested, here, sd, paper.
+of a difference: difference (with its sign), points (without), p, holm, saved (per cent of the
+other's). Fields of a row: tested, paper.
 """
 
 from __future__ import annotations
@@ -162,13 +161,12 @@ def _scale(metric: str) -> float:
 
 def _difference(gap: Paired | None, scale: float) -> dict[str, Value | None]:
     if gap is None:
-        return dict.fromkeys(("difference", "points", "p", "holm", "seeds"))
+        return dict.fromkeys(("difference", "points", "p", "holm"))
     return {
         "difference": scale * gap.mean,
         "points": abs(scale * gap.mean),
         "p": p_text(gap.p),
         "holm": p_text(gap.p if gap.p_holm is None else gap.p_holm),
-        "seeds": gap.n,
     }
 
 
@@ -193,7 +191,7 @@ def _row(place: str, field: str) -> Value:
         n = table.number(where, row, measure or table.entry.headline(where))
         if n is not None and n.values:
             late, scale = mean([*n.compared.values()]), _scale(n.quantity.metric)
-            values = {"tested": late, "here": n.mean, "sd": n.sd, "paper": n.published}
+            values = {"tested": late, "paper": n.published}
             return _value({k: None if v is None else scale * v for k, v in values.items()}, field)
     raise ConfigError(f"no number of row '{row}'")
 
@@ -255,14 +253,6 @@ def _record(place: str, field: str) -> str | float:
     return number
 
 
-def _lines(place: str, field: str) -> int:
-    """How many lines a study has, in all or without a commit."""
-    file = RESULTS / f"{place}.jsonl"
-    if not file.is_file():
-        raise ConfigError(f"there is no {file.name}")
-    return sum(field == "all" or "commit" not in line for line in read(file))
-
-
 SOURCES: dict[str, Source] = {
     "claim": _claim,
     "row": _row,
@@ -271,5 +261,4 @@ SOURCES: dict[str, Source] = {
     "reruns": count_reruns,
     "demo": _demo,
     "record": _record,
-    "lines": _lines,
 }
