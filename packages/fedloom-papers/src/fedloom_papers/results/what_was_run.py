@@ -84,20 +84,13 @@ def _lines(one: MeasuredTable) -> list[Line]:
 
 def _commands(tables: Sequence[MeasuredTable]) -> Iterator[str]:
     """What prints each table from the committed lines, and what runs one of them again."""
-    for scale in dict.fromkeys(one.plan.scale for one in tables):
-        members = [one for one in tables if one.plan.scale == scale]
-        names = [one.table.entry.name for one in members]
-        if len(names) == 1:
-            yield f"fedloom paper {_words(members[0], names[0])} --show --out {OUT}"
-        else:
-            yield f"for t in {' '.join(names)}; do"
-            yield f"  fedloom paper {_words(members[0], '$t')} --show --out {OUT}"
-            yield "done"
+    for one in tables:
+        yield f"fedloom paper {_table_and_scale(one)} --show --out {OUT}"
     one = next((one for one in tables if one.choices), tables[0])
     grid = " --halving" if one.halved_rows else " --tune" if one.choices else ""
-    yield f"fedloom paper {_words(one, one.table.entry.name)}{grid}  # runs it again"
+    yield f"fedloom paper {_table_and_scale(one)}{grid}  # runs it again"
 
 
-def _words(one: MeasuredTable, name: str) -> str:
-    scale_option = "" if one.table.entry.study else f" --scale {one.plan.scale}"
-    return f"{one.table.entry.paper}:{name}{scale_option}"
+def _table_and_scale(one: MeasuredTable) -> str:
+    entry = one.table.entry
+    return entry.id if entry.study else f"{entry.id} --scale {one.plan.scale}"
