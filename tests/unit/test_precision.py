@@ -15,7 +15,6 @@ from fedloom.core import products as bfloat16
 from fedloom.data import from_clients
 from fedloom.engines import Serial, bfloat16_gain, one_step
 from fedloom.errors import ConfigError
-from fedloom.experiment import processes
 from fedloom.objectives import MOON
 from fedloom.storage import identity
 from fedloom.submodels import HeteroFL
@@ -198,19 +197,3 @@ def test_measuring_leaves_a_run_as_it_was(timed, data, algorithm):
         return loop.state.srv
 
     assert not unequal(end(True), end(False))
-
-
-def test_the_end_of_a_long_run_says_it_once_and_others_say_nothing(
-    timed, monkeypatch, capsys, data
-):
-    built(data).run(progress=True)
-    assert "bf16" not in capsys.readouterr().err
-    monkeypatch.setattr(processes, "LONG", 0.0)
-    built(data).run(progress=False)
-    assert "bf16" not in capsys.readouterr().err
-    built(data).run(progress=True)
-    said = capsys.readouterr().err
-    assert said.count("with local.precision = bf16 a step takes 0.25 of the time here") == 1
-    monkeypatch.setattr(processes, "WORTH", 0.2)
-    built(data).run(progress=True)
-    assert "bf16" not in capsys.readouterr().err

@@ -50,7 +50,7 @@ from ..server.arrivals import chooser
 from ..server.checkpoints import Checkpoints, state_of
 from ..server.client_selection import Durations
 from ..server.evaluator import Evaluator
-from ..server.progress import Progress, say, shows_progress
+from ..server.progress import Progress, shows_progress
 from ..server.rounds import Run
 from ..server.row import Measuring, RunLog
 from ..stage import Stage
@@ -476,8 +476,6 @@ class Experiment(Settings, frozen=False):
             names = {"algorithm": name, "label": self.called, "name": self.name or name}
             rounds = run.allowed(self.rounds)
             result = tracking.record_result(finish(run, names, rounds, config))
-        if bar is not None and (advice := processes.faster_arithmetic(run)):
-            say(f"{self.called}, seed {self.seed}: {advice}")
         return result
 
     @property

@@ -24,14 +24,13 @@ from ..engines import (
     Choice,
     Ranks,
     Workers,
-    bfloat16_gain,
     choose_chunk,
     family_of,
     is_auto,
     make_engine,
     on_processes,
 )
-from ..engines.base import Engine, Remote
+from ..engines.base import Engine
 from ..errors import ConfigError
 from ..federation.federation import Federation
 from ..plan import Plan
@@ -41,9 +40,6 @@ from ..storage.identity import flatten
 from ..storage.rank_states import RankStates, check_shared
 from ..storage.run_directory import RunDirectory
 from .provenance import fingerprint, unmarked
-
-LONG = 60.0  # seconds of training, after which less time is worth a line
-WORTH = 0.9  # of a step's time: what is said at the end of a run
 
 _log = logging.getLogger(__name__)
 
@@ -75,16 +71,6 @@ def engine_for(requested: str | Engine, group: Group, largest: int, rounds: int)
     if isinstance(engine, Workers | Ranks):
         engine.fit(largest)
     return engine
-
-
-def faster_arithmetic(run: Run) -> str:
-    """What bfloat16 would have saved a long run, measured on a step; "" if that is not much."""
-    if run.state.ledger.seconds < LONG or isinstance(run.engine, Remote):
-        return ""
-    gain = bfloat16_gain(run.plan, run.fed, run.net) or 1.0
-    if gain > WORTH:
-        return ""
-    return f"with local.precision = bf16 a step takes {gain:.2f} of the time here (docs/engines.md)"
 
 
 def device_for(name: str, engine: str | Engine, group: Group) -> torch.device:
