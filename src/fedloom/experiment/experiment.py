@@ -39,7 +39,7 @@ from ..federation.attacks import Attack
 from ..federation.availability import Availability
 from ..federation.capacities import Capacities
 from ..federation.choice import ClientChoice
-from ..federation.clock import Asynchronous, Clock
+from ..federation.clock import Clock
 from ..federation.devices import Devices
 from ..federation.federation import Federation
 from ..federation.local import Local
@@ -72,7 +72,6 @@ from .method_checks import (
     check_evaluation,
     check_parts,
     check_rate,
-    check_rounds,
     direction,
     say_simulated,
     warn_of,
@@ -284,8 +283,6 @@ class Experiment(Settings, frozen=False):
             self.attack,
         )
         check_parts(plan, fed, net, self._cohorts, largest(self.clock, self._cohorts), self.rounds)
-        if self.choose is None and not isinstance(self.clock, Asynchronous):
-            check_rounds(plan.aggregation, self._cohorts, self.rounds)
         name = next(iter(metrics), "loss")
         higher = direction(self.evaluate.target, name, metrics.get(name), self.higher_is_better)
         on = self.data, self.engine
