@@ -49,16 +49,6 @@ SERVERS: Registry[Callable[..., Optimiser | Around]] = Registry(
 )
 
 
-_PAPERS = {  # the method whose server runs it
-    "momentum": "FedAvgM",
-    "nesterov": "DiLoCo",
-    "adagrad": "FedAdagrad",
-    "adam": "FedAdam",
-    "yogi": "FedYogi",
-    "amsgrad": "FedAMS",
-}
-
-
 def with_server(algorithm: Algorithm, name: str, options: dict[str, Any]) -> Algorithm:
     """A method whose server runs its move through this optimiser, or looks ahead.
 
@@ -80,20 +70,14 @@ def warn_of_two(algorithm: Algorithm, name: str) -> None:
     """Warn if a server optimiser runs on the output of the method's own one, and both are the same,
     or both divide by the root of squares.
     """
-    names, outer = {make: name for name, make in SERVERS.items()}, SERVERS[name]
-    if not (isinstance(outer, type) and issubclass(outer, Optimiser)):
-        return
-    for inner in reversed(layers(algorithm)):
-        if isinstance(inner, ServerOpt):
-            inner_name = names.get(type(inner.opt), "")
-            both = not (outer.linear or inner.opt.linear)
-            if inner_name in _PAPERS and (both or inner_name == name):
-                _log.warning(
-                    "server '%s' runs on what %s's own server optimiser, %s, gives; if one of them "
-                    "is meant, set the method's own options (algorithm.server_lr and the like), or "
-                    "take algorithm=fedavg server=%s",
-                    name,
-                    _PAPERS[inner_name],
-                    inner_name,
-                    name,
-                )
+    outer = SERVERS[name]
+    for inner in layers(algorithm):
+        opt = inner.opt if isinstance(inner, ServerOpt) else Average()
+        same = type(opt) is outer and outer is not Average
+        if same or not (opt.linear or getattr(outer, "linear", True)):
+            _log.warning(
+                "server '%s' runs on what the method's own server optimiser, %s, gives; if one "
+                "of them is meant, set its own options (algorithm.server_lr and the like), "
+                "or take algorithm=fedavg server=%s",
+                *(name, type(opt).__name__, name),
+            )
