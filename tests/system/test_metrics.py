@@ -221,23 +221,10 @@ def nan_on_a_batch(outputs, targets):
     return torch.tensor(ranked(outputs[:, 1], targets == 1))
 
 
-@pytest.mark.parametrize(
-    ("run", "words"),
-    [
-        (
-            lambda: classified(metrics={"auc": nan_on_a_batch}).run(),
-            r"round 1: metric 'auc' is nan.*update\(\) and compute\(\)",
-        ),
-        (
-            lambda: small(FedAvg(), evaluate=Evaluation(validation=0.9999)).build(),
-            "evaluate.validation = 0.9999 holds out 36 of 43 training samples",
-        ),
-    ],
-    ids=["nan on a batch", "most is held out"],
-)
-def test_what_can_hardly_be_meant_is_said_once(run, words, caplog):
+def test_a_metric_that_is_nan_on_a_batch_is_said_once(caplog):
+    words = r"round 1: metric 'auc' is nan.*update\(\) and compute\(\)"
     with caplog.at_level(logging.WARNING, "fedloom"):
-        run()
+        classified(metrics={"auc": nan_on_a_batch}).run()
     assert len(caplog.records) == 1 and re.search(words, caplog.text)
 
 

@@ -39,16 +39,6 @@ def check_targets(data: FederatedData, loss_inferred: bool) -> None:
             f"{'has one 1' if one else 'sums to 1, as probabilities of classes do'}: for classes "
             f"give {how}, for a regression on them objective=SquaredError()"
         )
-    held_out = 0 if data.validation is None else len(data.validation)
-    total = held_out + len(data.clients.indices)
-    if 2 * held_out > total:
-        fraction = data.about.get("validation", {}).get("share", held_out / total)
-        _log.warning(
-            "evaluate.validation = %g holds out %d of %d training samples; 0.1 is usual",
-            fraction,
-            held_out,
-            total,
-        )
 
 
 def _warn_of_values(data: FederatedData, loss_inferred: bool) -> None:
