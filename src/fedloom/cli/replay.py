@@ -81,10 +81,9 @@ def _open(
     run: Path, number: int, changes: tuple[str, ...], changed: bool
 ) -> AbstractContextManager[Replay]:
     from fedloom.config import from_run
+    from fedloom.config.overrides import refuse_repeats
     from fedloom.experiment.replay import check_repeatable
     from fedloom.storage.run_directory import RunDirectory
-
-    from .run import checked_changes
 
     if (run / "federation.toml").is_file():
         run = run / "run"
@@ -94,9 +93,11 @@ def _open(
             f"'{run}' was started from Python, which made its model and data; repeat it there: "
             f"with Experiment(...).replay('{run}', {number}) as replay: replay.go()"
         )
-    edits = checked_changes(changes)
-    engine = next((c.partition("=")[2] for c in edits if c.startswith("engine=")), None)
-    return from_run(run, edits, own=True, changed=changed).experiment().replay(run, number, engine)
+    refuse_repeats(changes)
+    engine = next((c.partition("=")[2] for c in changes if c.startswith("engine=")), None)
+    return (
+        from_run(run, changes, own=True, changed=changed).experiment().replay(run, number, engine)
+    )
 
 
 # -------------------------------------------------------------------------------------- the text

@@ -210,6 +210,7 @@ def _resume_all(words: Sequence[str], quiet: bool, changed_code: bool) -> None:
     many rounds as are asked for stay as they are.
     """
     from fedloom.config import from_run
+    from fedloom.config.overrides import refuse_repeats
     from fedloom.report.frames import find_runs
     from fedloom.study import state_of
 
@@ -218,7 +219,8 @@ def _resume_all(words: Sequence[str], quiet: bool, changed_code: bool) -> None:
         _train(config, run, quiet, fresh=False)
 
     folders = [word for word in words if "=" not in word or Path(word).is_dir()]
-    changes = checked_changes([word for word in words if word not in folders])
+    changes = [word for word in words if word not in folders]
+    refuse_repeats(changes)
     if not folders:
         raise ConfigError("--resume: give RUN, its folder; `fedloom list runs` names all")
     one = Path(folders[0])
@@ -307,24 +309,17 @@ def repeatable(work: str) -> Iterator[None]:
 
 def split_settings(settings: Sequence[str], out: str | None) -> tuple[str, list[str], str | None]:
     """-> recipe or file, changes, folder. A first argument without "=" is the recipe or file."""
+    from fedloom.config.overrides import refuse_repeats
+
     words, source = list(settings), "digits"
     if words and ("=" not in words[0] or is_file(words[0])):
         source = words.pop(0)
     folders = [w.partition("=")[2] for w in words if w.partition("=")[0].strip() == "out"]
     if folders and out is not None and folders != [out]:
         raise ConfigError(f"--out {out} and out={folders[-1]} are both given; keep one of them")
-    changes = checked_changes([w for w in words if w.partition("=")[0].strip() != "out"])
-    return source, changes, folders[-1] if folders else out
-
-
-def checked_changes(changes: Sequence[str]) -> list[str]:
-    """The changes KEY=VALUE of a line by our names of keys. Raises ConfigError for one key with two
-    values.
-    """
-    from fedloom.config.overrides import canonical, refuse_repeats
-
+    changes = [w for w in words if w.partition("=")[0].strip() != "out"]
     refuse_repeats(changes)
-    return canonical(changes)
+    return source, changes, folders[-1] if folders else out
 
 
 def _choose_folders(

@@ -13,7 +13,7 @@ from typing import Any
 from ..core.registry import Registry
 from ..core.validation import fields_of
 from ..experiment.settings import Settings
-from .overrides import INNER, NESTED, PLAIN, REGISTRIES, current
+from .overrides import INNER, NESTED, PLAIN, REGISTRIES, SYNONYMS
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ def setting_named(option: str) -> str | None:
     >>> setting_named("--rounds"), setting_named("--batch-size"), setting_named("--verbose")
     ('rounds', 'local.batch', None)
     """
-    name = current(option.lstrip("-").replace("-", "_"))
+    name = option.lstrip("-").replace("-", "_")
+    name = SYNONYMS.get(name, name)
     keys = [s.key for table in TABLES for s in settings_in(table)]
     keys += [*REGISTRIES, *_MORE]
     if name in keys or name.partition(".")[0] in {*REGISTRIES, *TABLES}:

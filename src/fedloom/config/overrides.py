@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import datetime
 import inspect
 import logging
@@ -98,7 +97,7 @@ SHORT = {
     "tests": "data.tests",
     "data.unseen": "evaluate.unseen",
 }
-# names that people type, because other systems have them
+# what other systems call them
 SYNONYMS = {
     "batch_size": "local.batch",
     "learning_rate": "local.lr",
@@ -139,50 +138,6 @@ def in_full(raw: dict[str, Any]) -> dict[str, Any]:
     return raw
 
 
-def in_new_keys(raw: dict[str, Any], source: str = "") -> dict[str, Any]:
-    """The settings of a file in full, with fedloom's own keys; source: the file, for warnings."""
-    out = in_full(copy.deepcopy(raw))
-    for word, key in SYNONYMS.items():
-        outer, _, last = word.rpartition(".")
-        table: Any = table_at(out, outer)
-        if last not in table:
-            continue
-        if source:
-            _log.warning("%s: %s is called %s", source, word, key)
-        value = table.pop(last)
-        table, last = _place(out, full(key, value))
-        if last in table:
-            raise ConfigError(f"{source}: {word} and {key} are both given; keep {key}")
-        table[last] = value
-    return out
-
-
-def canonical(overrides: Sequence[str]) -> list[str]:
-    """The same changes with the names that fedloom has; a warning says each that was another.
-
-    >>> canonical(["seed=1"])
-    ['seed=1']
-    """
-    out = []
-    for text in overrides:
-        path, equals, value = text.partition("=")
-        path, key = path.strip(), current(path.strip())
-        if key != path and equals:
-            _log.warning("command line: %s is called %s", path, key)
-            text = f"{key}={value}"
-        out.append(text)
-    return out
-
-
-def current(path: str) -> str:
-    """A key by fedloom's own name.
-
-    >>> current("batch_size"), current("seed")
-    ('local.batch', 'seed')
-    """
-    return SYNONYMS.get(path, path)
-
-
 def parse_override(text: str) -> tuple[str, Any]:
     """`a.b=c` -> its dotted key and its value: as TOML if it is valid TOML, else as text.
 
@@ -215,7 +170,7 @@ def refuse_repeats(overrides: Sequence[str]) -> None:
     values: dict[str, tuple[str, Any]] = {}
     for text in overrides:
         path, value = parse_override(text)
-        path = full(current(path), value)
+        path = full(path, value)
         path = path.removesuffix(".name") if _is_name(path) else path
         first, before = values.setdefault(path, (text, value))
         if text != first and before != value:  # NaN differs from itself
@@ -242,7 +197,7 @@ def apply(raw: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
     A new name drops the options of the old one. Raises ConfigError.
     """
     changes = []
-    for path, value in map(parse_override, canonical(overrides)):
+    for path, value in map(parse_override, overrides):
         key = full(path, value)
         changes.append((key, _load_files(key, value)))
     keys = set()

@@ -39,9 +39,10 @@ from .overrides import (
     PLAIN,
     REGISTRIES,
     RUN,
+    SYNONYMS,
     TABLES,
     apply,
-    in_new_keys,
+    in_full,
     keys_at,
     refuse_more_rounds,
     table_at,
@@ -253,7 +254,7 @@ def from_run(
 def _complete(
     settings: dict[str, Any], source: str, overrides: Sequence[str], fresh: bool = False
 ) -> Config:
-    settings = in_new_keys(settings, source if fresh else "")
+    settings = in_full(copy.deepcopy(settings))
     raw = copy.deepcopy(settings)
     decay = raw["local"].pop("decay", None) if isinstance(raw.get("local"), dict) else None
     if decay is not None:
@@ -290,5 +291,6 @@ def _check_keys(raw: Mapping[str, Any], origin: Origin) -> None:
         if key not in RUN and key not in _TABLES:
             inside = [f"{path}.{key}" for path in TABLES if key in keys_at(raw, path)]
             hint = did_you_mean(key, [*RUN, *_TABLES])
+            inside = [SYNONYMS[key]] if key in SYNONYMS else inside
             hint = f"did you mean '{inside[0]}'?" if inside else hint
             raise ConfigError(f"{origin.of(key)}: unknown key '{key}'; {hint}")

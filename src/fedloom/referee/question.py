@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..config import Config, resolve
 from ..config.baselines import without_partition
-from ..config.overrides import REGISTRIES, canonical, parse_override, refuse_repeats
+from ..config.overrides import REGISTRIES, parse_override, refuse_repeats
 from ..core.own_parts import short
 from ..core.parsing import is_file
 from ..errors import ConfigError, unknown
@@ -120,7 +120,7 @@ def parse(
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"'{twice[0]}' is there twice; it cannot be compared with itself")
     space = {}
-    for word in canonical(tune):
+    for word in tune:
         key, values = parse_override(word)[0], values_of(word)
         if not several(values):
             raise ConfigError(f"--tune {word}: give two or more values, as local.lr=0.03,0.1,0.3")
@@ -158,7 +158,7 @@ def _method(text: str, vary: str) -> Method:
     name, *changes = text.split() or [""]
     if not name or "=" in name:
         raise ConfigError(f"--against: a method is a name, as fedprox, got '{text}'")
-    words = {vary: name, **dict(pair_of(word) for word in canonical(changes))}
+    words = {vary: name, **dict(pair_of(word) for word in changes)}
     return Method(" ".join([short(name), *changes]), words)
 
 

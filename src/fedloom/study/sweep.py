@@ -13,7 +13,7 @@ from typing import Any
 
 from ..config import parse_override, resolve
 from ..config.labels import folder_name
-from ..config.overrides import METRICS, canonical
+from ..config.overrides import METRICS
 from ..core.curves import last_tenth
 from ..core.extras import need
 from ..core.parsing import user_path
@@ -68,7 +68,7 @@ def split_space(words: Sequence[str], ranges: bool = False) -> tuple[list[str], 
     (['rounds=5'], {'local.lr': ['0.01..1:log'], 'local.batch': ['10', '20']})
     """
     common, space = list[str](), Values()
-    for word in canonical(words):
+    for word in words:
         key, _ = parse_override(word)
         values = values_of(word)
         if len(values) == 1 and not (ranges and ".." in values[0]):
