@@ -89,7 +89,7 @@ class Objective(Part):
     needs: ClassVar[Needs | None] = None
 
     def __init_subclass__(cls) -> None:
-        if "loss" in vars(cls) and "mean" not in vars(cls):
+        if {"loss", "score"} & {*vars(cls)} and "mean" not in vars(cls):
             cls.mean = Objective.mean  # type: ignore[method-assign]  # not an inherited fused one
         super().__init_subclass__()
 
@@ -125,7 +125,8 @@ class Objective(Part):
     def mean(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
         """The batch's mean loss, a scalar; override it if a fused function is faster.
 
-        A subclass that overrides loss() and not mean() gets this one, whatever it inherits.
+        A subclass that overrides loss() or score(), and not mean(), gets this one, whatever it
+        inherits.
         """
         loss = self.checked(self.loss(net, x, batch, ref, mem), batch)
         return loss if loss.ndim == 0 else loss.mean()
@@ -174,6 +175,18 @@ def example_mean(each: Tensor, mask: Tensor | None) -> Tensor:
     count = mask.to(each.dtype)
     sums, counts = (v.reshape(len(v), -1).sum(1) for v in (each * count, count))
     return sums / counts.clamp_min(1)
+
+
+def divergence(log_p: Tensor, log_q: Tensor, mask: Tensor | None = None) -> Tensor:
+    """KL(p || q) of log-probabilities (B, C) or (B, C, T) over dimension 1 -> (B,); mask (B, T):
+    of the tokens that count.
+
+    >>> import torch
+    >>> p = torch.tensor([[0.5, 0.5]]).log()
+    >>> divergence(p, torch.tensor([[0.25, 0.75]]).log())
+    tensor([0.1438])
+    """
+    return example_mean((log_p.exp() * (log_p - log_q)).sum(1), mask)
 
 
 class CrossEntropy(Objective):

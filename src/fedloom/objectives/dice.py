@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core.hyper import NonNegative, hyper
-from .base import Batch, CrossEntropy, Needs, Objective, by_class
+from .base import Batch, CrossEntropy, Needs, by_class
 
 
 def overlap(p: Tensor, labels: Tensor, mask: Tensor | None, smooth: float) -> Tensor:
@@ -45,8 +45,6 @@ class Dice(CrossEntropy):
 
     smooth: NonNegative = hyper(1.0, "added to both parts of the fraction", "1 in usual codes")
     cross_entropy: NonNegative = hyper(0.0, "weight of the cross-entropy added", "1 in nnU-Net")
-
-    mean = Objective.mean  # the fused one of CrossEntropy is another loss
 
     def score(self, outputs: Tensor, batch: Batch) -> Tensor:
         targets = batch[1]

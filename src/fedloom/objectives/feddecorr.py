@@ -7,7 +7,7 @@ from torch import Tensor
 from ..core.hyper import NonNegative, hyper
 from ..core.net import Net
 from ..core.vector import Rec, Vec
-from .base import Batch, CrossEntropy, Objective
+from .base import Batch, CrossEntropy
 
 EPS = 1e-8  # added to each variance, as in the authors' code
 
@@ -47,8 +47,6 @@ class FedDecorr(CrossEntropy):
     beta: NonNegative = hyper(
         0.01, "weight of the decorrelation", "0.01 in FedACG's code, 0.1 in the authors'"
     )
-
-    mean = Objective.mean  # the fused one of CrossEntropy leaves the term out
 
     def check(self, net: Net, inputs: Tensor) -> None:
         """Raise CompositionError if the net's blocks cannot give features."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..core.hyper import NonNegative, hyper
 from ..core.net import Net
 from ..core.vector import Rec, Vec, rec
-from .base import Batch, CrossEntropy, Objective, by_class, label_counts
+from .base import Batch, CrossEntropy, by_class, label_counts
 
 
 def calibrated(z: Tensor, counts: Tensor, tau: float) -> Tensor:
@@ -42,8 +42,6 @@ class FedLC(CrossEntropy):
     tau: NonNegative = hyper(
         1.0, "strength of the calibration by class counts", "1 in FedACG's code, 0.1 in FedDecorr's"
     )
-
-    mean = Objective.mean  # the fused one of CrossEntropy takes the raw logits
 
     def init(self, info: Rec) -> Rec:
         return rec(counts=label_counts(info, "FedLC"))

@@ -7,19 +7,7 @@ from torch import Tensor
 from ..core.hyper import NonNegative, Positive, hyper
 from ..core.net import Net
 from ..core.vector import Rec, Vec
-from .base import Batch, CrossEntropy, Objective, by_class, example_mean
-
-
-def divergence(log_p: Tensor, log_q: Tensor, mask: Tensor | None = None) -> Tensor:
-    """KL(p || q) of log-probabilities (B, C) or (B, C, T) over dimension 1 -> (B,); mask (B, T):
-    of the tokens that count.
-
-    >>> import torch
-    >>> p = torch.tensor([[0.5, 0.5]]).log()
-    >>> divergence(p, torch.tensor([[0.25, 0.75]]).log())
-    tensor([0.1438])
-    """
-    return example_mean((log_p.exp() * (log_p - log_q)).sum(1), mask)
+from .base import Batch, CrossEntropy, by_class, divergence
 
 
 class FedMLB(CrossEntropy):
@@ -44,8 +32,6 @@ class FedMLB(CrossEntropy):
     stop_gradient: bool = hyper(
         False, "no gradient through the hybrid paths in the divergence", "False in their code"
     )
-
-    mean = Objective.mean  # the fused one of CrossEntropy leaves the paths out
 
     def check(self, net: Net, inputs: Tensor) -> None:
         """Raise CompositionError if the net cannot be run block by block."""

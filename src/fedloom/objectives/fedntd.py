@@ -11,7 +11,7 @@ from ..core.hyper import NonNegative, Positive, hyper
 from ..core.net import Net
 from ..core.vector import Rec, Vec
 from ..errors import SettingError
-from .base import Batch, CrossEntropy, Objective, by_class, example_mean
+from .base import Batch, CrossEntropy, by_class, example_mean
 
 
 def not_true(z: Tensor, z_ref: Tensor, y: Tensor, tau: float, mask: Tensor | None = None) -> Tensor:
@@ -51,8 +51,6 @@ class FedNTD(CrossEntropy):
     )
     tau: Positive = hyper(1.0, "temperature", "1 in both")
     form: Literal["fedacg", "official"] = hyper("fedacg", "whose formula", "FedACG's code")
-
-    mean = Objective.mean  # the fused one of CrossEntropy leaves the term out
 
     def __post_init__(self) -> None:
         if self.form == "fedacg" and self.beta > 1:

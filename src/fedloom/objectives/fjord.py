@@ -7,7 +7,7 @@ from torch import Tensor
 from ..core.hyper import Positive, Share, hyper
 from ..core.net import Net
 from ..core.vector import Rec, Vec
-from .base import Batch, CrossEntropy, Needs, Objective, by_class, example_mean
+from .base import Batch, CrossEntropy, Needs, by_class, divergence
 
 
 class OrderedDistillation(CrossEntropy):
@@ -28,14 +28,11 @@ class OrderedDistillation(CrossEntropy):
     alpha: Share = hyper(1.0, "weight of the distillation", "FjORD, section 4: 1 is best")
     tau: Positive = hyper(1.0, "temperature", "FjORD, section 4: 1 is best")
 
-    mean = Objective.mean  # the fused one of CrossEntropy uses the drawn part alone
-
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
         inputs, targets = batch
         z, z_p = (by_class(v, targets) for v in (net.full(x, inputs), net(x, inputs)))
         log_q = (z.detach() / self.tau).log_softmax(1)
         log_p = (z_p / self.tau).log_softmax(1)
-        each = (log_q.exp() * (log_q - log_p)).sum(1)
-        kl = self.tau**2 * example_mean(each, self.token_mask(targets))
+        kl = self.tau**2 * divergence(log_q, log_p, self.token_mask(targets))
         part = self.score(z_p, batch)
         return self.score(z, batch) + (1 - self.alpha) * part + self.alpha * kl

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core.hyper import hyper
 from ..core.net import Net
 from ..core.vector import Rec, Vec, rec
-from .base import Batch, CrossEntropy, Objective, by_class, label_counts
+from .base import Batch, CrossEntropy, by_class, label_counts
 
 
 def masked(z: Tensor, counts: Tensor, absent: str) -> Tensor:
@@ -41,8 +41,6 @@ class MaskedCrossEntropy(CrossEntropy):
     absent: Literal["zero", "out"] = hyper(
         "zero", "what becomes of the logits of absent classes", "zero in HeteroFL's code"
     )
-
-    mean = Objective.mean  # the fused one of CrossEntropy takes the raw logits
 
     def init(self, info: Rec) -> Rec:
         return rec(counts=label_counts(info, "masked_cross_entropy"))

@@ -68,9 +68,6 @@ class LanguageModel(CrossEntropy):
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
         return self.mean_score(self._run(net, x, batch[0], mem)[0], batch)
 
-    def mean(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
-        return self.loss(net, x, batch, ref, mem)
-
     def carry(self, net: Net, x: Vec, batch: Batch, mem: Rec) -> Rec:
         with torch.no_grad():
             h, c = self._run(net, x, batch[0], mem)[1]

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..core.hyper import NonNegative, Positive, hyper
 from ..core.net import Net
 from ..core.vector import Rec, Vec, rec
-from .base import Batch, CrossEntropy, Objective
+from .base import Batch, CrossEntropy
 
 
 def contrast(h: Tensor, h_ref: Tensor, h_prev: Tensor, tau: float) -> Tensor:
@@ -44,8 +44,6 @@ class MOON(CrossEntropy):
         "authors' code: {0.001, 0.01, 0.1, 1, 5, 10}, default 1",
     )
     tau: Positive = hyper(0.5, "temperature", "0.5 in Li et al.")
-
-    mean = Objective.mean  # the fused one of CrossEntropy leaves the term out
 
     def check(self, net: Net, inputs: Tensor) -> None:
         """Raise CompositionError if the net's blocks cannot give features."""

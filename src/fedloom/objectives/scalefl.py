@@ -11,7 +11,7 @@ from ..core.hyper import NonNegative, NonNegativeInt, Positive, hyper
 from ..core.net import Net, logits_of
 from ..core.vector import Rec, Vec, rec
 from ..errors import CompositionError
-from .base import Batch, CrossEntropy, Needs, Objective, by_class, example_mean
+from .base import Batch, CrossEntropy, Needs, by_class, example_mean
 
 
 class SelfDistillation(CrossEntropy):
@@ -40,8 +40,6 @@ class SelfDistillation(CrossEntropy):
         0, "round from which it distils", "floor(T / 4) + 1 of T rounds in ScaleFL's code"
     )
     code: bool = hyper(False, "scale the terms as the authors' code does", "ScaleFL's code")
-
-    mean = Objective.mean  # the fused one of CrossEntropy asks the last exit alone
 
     def check(self, net: Net, inputs: Any) -> None:
         """Raise CompositionError if the model has one exit only."""
