@@ -47,7 +47,8 @@ class Tracking:
 
     def __enter__(self) -> Tracking:
         """Open every session; of a resumed run, the one of the earlier rounds."""
-        self._run.log.watching.append(self._update)
+        if self._trackers:
+            self._run.log.watching.append(self._update)
         folder = self._run.checkpoints.folder
         if folder is not None and self._run.state.round > 0 and (folder.path / _FILE).is_file():
             self._session_names = folder.read_object(_FILE)

@@ -84,15 +84,10 @@ class Federation:
                     "each"
                 )
 
-    def check_devices(self) -> None:
-        """Raise ConfigError for speeds that no device has."""
-        if self.devices is not None:
-            _ = self._speeds
-
     @functools.cached_property
-    def _speeds(self) -> list[float]:
-        assert self.devices is not None
-        return self.devices.speeds(self.population, self.seed)
+    def speeds(self) -> list[float]:
+        """Local steps per second of every client; empty if time is not simulated."""
+        return self.devices.speeds(self.population, self.seed) if self.devices else []
 
     @functools.cached_property
     def _sizes(self) -> Any:
@@ -102,7 +97,7 @@ class Federation:
     def _offsets(self) -> Any:
         return self.data.clients.offsets.numpy()
 
-    @property
+    @functools.cached_property
     def population(self) -> int:
         """N, the number of clients."""
         return self.data.population
@@ -114,7 +109,7 @@ class Federation:
             return frozenset()
         return self.attack.hostile(self.population, self.seed, self.data.client_names)
 
-    @property
+    @functools.cached_property
     def forges(self) -> bool:
         """True if hostile updates are made of the honest ones of their round."""
         return self.attack is not None and self.attack.omniscient and bool(self.hostile)
@@ -195,7 +190,7 @@ class Federation:
         if self.local.seconds is None:
             assert steps is not None
             return steps
-        possible = max(1, math.floor(self.local.seconds * self._speeds[client] * (1 + 1e-12)))
+        possible = max(1, math.floor(self.local.seconds * self.speeds[client] * (1 + 1e-12)))
         return possible if steps is None else min(steps, possible)
 
     def steps(self, client: int) -> int:
@@ -207,7 +202,7 @@ class Federation:
     def duration(self, client: int, steps: int, bytes_down: int, bytes_up: int) -> float:
         """Simulated seconds of a client's round: its steps and its messages."""
         assert self.devices is not None
-        return steps / self._speeds[client] + self.devices.travel(bytes_down, bytes_up)
+        return steps / self.speeds[client] + self.devices.travel(bytes_down, bytes_up)
 
     def sizes(self, client: int, steps_done: int = 0) -> tuple[int, ...]:
         """The batch sizes of a client's local steps in a round. steps_done: see order()."""
@@ -297,7 +292,11 @@ class Federation:
 
     def pace(self, client: int) -> int:
         """Steps of a pass over a client's data, if its rates depend on it; else 0."""
-        return self._work(client).per_epoch if self.local.by_epoch else 0
+        return self._work(client).per_epoch if self._by_epoch else 0
+
+    @functools.cached_property
+    def _by_epoch(self) -> bool:
+        return self.local.by_epoch
 
     def batches(self, client: int, round: int, steps_done: int = 0) -> Sequence[Tensor]:
         """The indices (B,) of every local step of a client in a round, on the data's device. With
@@ -309,9 +308,8 @@ class Federation:
             keys = self.seed, round, client
             steps, rate = self.steps(client), self.example_share(client)
             return [i.to(device) for i in self.local.dp.batches(rows, rate, steps, *keys)]
-        order = self.order(client, round, steps_done).to(
-            self.data.inputs.device
-        )  # all at once, not step by step
+        # all at once, not step by step
+        order = self.order(client, round, steps_done).to(self.data.inputs.device)
         sizes = self.sizes(client, steps_done)
         return (order,) if len(sizes) == 1 else order.split_with_sizes(sizes)
 
@@ -336,9 +334,8 @@ class Federation:
         transform = self.data.transform
         if transform is None or not transform.draws:
             return None
-        source = torch.Generator().manual_seed(
-            substream(key(self.seed, "augment", round, client), step)
-        )
+        seed = substream(key(self.seed, "augment", round, client), step)
+        source = torch.Generator().manual_seed(seed)
         return torch.rand(count, transform.draws, generator=source, dtype=torch.float64)
 
     def trial(self, index: Tensor) -> tuple[Tensor, Tensor]:

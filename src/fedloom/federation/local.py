@@ -263,7 +263,8 @@ class Local(Part):
         schedule: Callable[[int, int], float] = self.schedule
         if per_epoch and isinstance(schedule, Schedule):
             schedule = schedule.of(per_epoch)
-        factor = plain_number(schedule(round, step))
+        factor = schedule(round, step)
+        factor = factor if type(factor) is float else plain_number(factor)
         if not isinstance(factor, int | float) or not 0 <= factor < math.inf:
             raise ConfigError(
                 f"local.schedule must give a number from 0, and gives {factor!r} in round {round}, "

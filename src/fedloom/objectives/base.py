@@ -245,7 +245,8 @@ def _losses(outputs: Any, targets: Tensor, reduction: str, ignore: int | None = 
     if is_one(outputs, targets):
         z = outputs.reshape(-1)
         return F.binary_cross_entropy_with_logits(z, targets.to(z), reduction=reduction)
-    if classes_last(outputs, targets):  # a transposed view would copy a large vocabulary
+    # a transposed view would copy a large vocabulary
+    if outputs.ndim > 2 and classes_last(outputs, targets):
         outputs, targets = outputs.flatten(0, -2), targets.flatten()
     left_out = IGNORED if ignore is None else ignore  # it may be none of the classes
     few = outputs.ndim == 2 and outputs.shape[1] <= FEW and targets.shape == outputs.shape[:1]
