@@ -109,7 +109,7 @@ def test_what_is_refused(data):
 
 @pytest.mark.parametrize("has", [True, False])
 def test_a_processor_that_imitates_it_is_named(data, monkeypatch, caplog, has):
-    monkeypatch.setattr("fedloom.experiment.model_checks.has_bfloat16", lambda device: has)
+    monkeypatch.setattr("fedloom.experiment.fit_checks.has_bfloat16", lambda device: has)
     with caplog.at_level(logging.WARNING):
         run(data)
     assert ("imitates it" in caplog.text) is not has

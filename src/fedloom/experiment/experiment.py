@@ -39,8 +39,8 @@ from ..federation.attacks import Attack
 from ..federation.availability import Availability
 from ..federation.capacities import Capacities
 from ..federation.choice import ClientChoice
-from ..federation.clock import Clock
-from ..federation.devices import Devices
+from ..federation.clock import Asynchronous, Clock
+from ..federation.devices import Devices, LogNormal
 from ..federation.federation import Federation
 from ..federation.local import Local
 from ..federation.sampling import Churn, ClientSampler
@@ -59,25 +59,24 @@ from ..submodels.base import SubModel
 from ..submodels.private import Private
 from ..trackers import Trackers
 from . import arguments, processes
-from .data_checks import check_targets, flipped, on_device
-from .federation_checks import (
+from .checks import (
     check_clock,
-    check_simulated,
-    checked_capacities,
-    devices_for,
-    largest,
-    levels_for,
-)
-from .method_checks import (
     check_evaluation,
     check_parts,
-    check_rate,
+    check_simulated,
+    checked_capacities,
     direction,
-    say_simulated,
-    warn_of,
+    levels_for,
     words_for,
 )
-from .model_checks import check_fit, check_shapes, takes_channels_last, weights_of
+from .fit_checks import (
+    check_fit,
+    check_shapes,
+    check_targets,
+    on_device,
+    takes_channels_last,
+    weights_of,
+)
 from .probe import probe
 from .provenance import check_same, configuration, describe
 from .result import Result, finish
@@ -189,7 +188,8 @@ class Experiment(Settings, frozen=False):
         self._clients = ClientNumbers(self.data.client_names, self.data.population)
         options = self.data.population, self.seed, self.sampling, self.churn, self.availability
         self._cohorts = ClientSampler(self.cohort, *options, names=self.data.client_names)
-        self.devices = devices_for(self.clock, self.devices)
+        if self.devices is None and isinstance(self.clock, Asynchronous):
+            self.devices = LogNormal()
         check_clock(self.clock, self._cohorts, self.choose, self.devices)
         if self._cohorts.single_warning:
             _log.warning("%s", self._cohorts.single_warning)
@@ -263,7 +263,11 @@ class Experiment(Settings, frozen=False):
             )
         self._trackers = trackers_of(self.tracker)
         net = self.net()
-        data = on_device(flipped(self.data, self.attack, self.seed), net.device, self._dtype)
+        data = self.data
+        if self.attack is not None:
+            options = data.population, self.seed, data.client_names
+            data = self.attack.data(data, self.attack.hostile(*options))
+        data = on_device(data, net.device, self._dtype)
         threshold = Threshold(self.evaluate.threshold)
         metrics = by_name(self._metrics, self.loss_at_clients, data, threshold)
         moved_metrics = {name: self._to_device(metric) for name, metric in metrics.items()}
@@ -282,15 +286,13 @@ class Experiment(Settings, frozen=False):
             self.devices,
             self.attack,
         )
-        check_parts(plan, fed, net, self._cohorts, largest(self.clock, self._cohorts), self.rounds)
+        check_parts(plan, fed, net, self._cohorts, self._most_clients, self.rounds)
         name = next(iter(metrics), "loss")
         higher = direction(self.evaluate.target, name, metrics.get(name), self.higher_is_better)
         on = self.data, self.engine
         check_evaluation(self.evaluate, scheme is not None, metrics.get(name), *on)
         stopping = self.evaluate.stop, self.checkpoint.keep_best, self.evaluate.every
         selected = selection_of(*stopping, fed, higher)
-        check_rate(self.local, self.rounds, data.population)
-        warn_of(plan)
         engine = self._engine(plan, fed, net)
         curve = Curve(self.evaluate.ema, higher)
         chooser_parts = self._cohorts, fed, Durations(plan, fed, net)
@@ -313,7 +315,7 @@ class Experiment(Settings, frozen=False):
 
     def _engine(self, plan: Plan, fed: Federation, net: Net) -> Engine:
         """The engine; what a rule chooses for "auto" or "vectorised" is written behind it."""
-        group, cohorts, clients = self._group, self._cohorts, largest(self.clock, self._cohorts)
+        group, cohorts, clients = self._group, self._cohorts, self._most_clients
         self.used_engine = self._old_engine or self.engine
         if is_auto(self.used_engine) or (numberless(self.used_engine) and not self._old_engine):
             usual = min(clients, round(cohorts.expected))
@@ -322,8 +324,14 @@ class Experiment(Settings, frozen=False):
             )
             self.used_engine = self.choice.engine
         engine = processes.engine_for(self.used_engine, group, clients, self.rounds)
-        check_simulated(self.clock, cohorts, engine)
+        check_simulated(self.clock, cohorts, plan.aggregation, engine)
         return engine
+
+    @property
+    def _most_clients(self) -> int:
+        """The most clients of a server step."""
+        clock = self.clock
+        return clock.buffer if isinstance(clock, Asynchronous) else self._cohorts.largest
 
     # ------------------------------------------------------------------------------------- to run
     def run(
@@ -452,7 +460,6 @@ class Experiment(Settings, frozen=False):
     @stoppable()
     def _compute(self, run: Run, progress: bool | None, begin: Callable[[], None]) -> Result:
         processes.check_alike(self._group, configuration(self, run), self.data, run)
-        say_simulated(run.plan.aggregation, run.engine)
         with others_restored():
             try:
                 run.engine.open(run.plan, run.fed, run.net)

@@ -1,4 +1,6 @@
-"""Of the model before a run: does it fit to data, loss, metrics and device?"""
+"""Of data and model before a run: are targets what was meant, and does the model fit to data, loss,
+metrics and device?
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import copy
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,16 +25,133 @@ from ..federation.federation import Federation
 from ..federation.local import Local
 from ..federation.sampling import ClientSampler
 from ..objectives import CrossEntropy, Objective, SquaredError
-from ..objectives.base import is_one
+from ..objectives.base import by_class, is_one
 from ..submodels.base import SubModel
-from .data_checks import check_classes
 
 _log = logging.getLogger(__name__)
+_ROUNDED = 1e-3  # how far from 1 probabilities may sum
+_FEW = 20  # different whole numbers: up to so many may be meant as classes
 NORMS: tuple[type[nn.Module], ...] = (nn.GroupNorm, nn.modules.batchnorm._NormBase)
 # these compare entry by entry within one call, and broadcast as the operators do
 _BY_ENTRY = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss"}
 
 
+# ---------------------------------------------------------------------------------------- the data
+def check_targets(data: FederatedData, loss_inferred: bool) -> None:
+    """Raise DataError for classes given as floats in columns, one 1 or probabilities in a row, if
+    the loss is inferred from the targets' type. Warn of numbers that may be meant as classes, of
+    labels that do not begin at 0, and if most of the data is held out.
+    """
+    y = data.targets
+    _warn_of_values(data, loss_inferred)
+    rows = loss_inferred and y.is_floating_point() and y.ndim > 1 and y.shape[1] > 1
+    if rows and bool((y >= 0).all()) and bool(((y.sum(1) - 1).abs() < _ROUNDED).all()):
+        one = bool((y.amax(1) == 1).all())
+        how = (
+            "targets.argmax(1)" if one else "the loss: objective=torch.nn.functional.cross_entropy"
+        )
+        raise DataError(
+            f"the targets are floats of shape {list(y.shape)}, and every row "
+            f"{'has one 1' if one else 'sums to 1, as probabilities of classes do'}: for classes "
+            f"give {how}, for a regression on them objective=SquaredError()"
+        )
+
+
+def _warn_of_values(data: FederatedData, loss_inferred: bool) -> None:
+    y = data.targets
+    if y.is_floating_point():
+        few = loss_inferred and y[0].numel() == 1 and bool((y == y.round()).all())
+        values = sorted({*y.flatten().tolist()}) if few else []
+        if 1 < len(values) <= _FEW:
+            _log.warning(
+                "the targets are the real numbers %s, so this is a regression (squared error); for "
+                "classes give integers (0 and not 0.0), for a regression objective=squared_error",
+                ", ".join(f"{v:.1f}" for v in values[:5]) + (", ..." if len(values) > 5 else ""),
+            )
+    elif y.ndim == 1 and data.roll is None and (least := _least(data)):
+        _log.warning(
+            "the labels are %d to %d, and classes are counted from 0: no sample is of class 0, for "
+            "which the model has an output; subtract %d from the labels",
+            *(least, (data.classes or 1) - 1, least),
+        )
+    elif data.outcome == "pixels" and data.roll is None:
+        present = data.label_counts().sum(0) > 0
+        classes = max(len(present), len(data.class_names))
+        absent = [c for c in range(classes) if c >= len(present) or not present[c]]
+        if absent:
+            _log.warning(
+                "no training row has a pixel of class %s, so no model can learn it here",
+                ", ".join(data.class_names[c] if data.class_names else str(c) for c in absent),
+            )
+
+
+def _least(data: FederatedData) -> int:
+    """The lowest label of all."""
+    y, tests = data.targets, data.test_targets
+    least = int(y.min())
+    return least if tests is None or not len(tests) else min(least, int(tests.min()))
+
+
+def check_classes(outputs: Any, targets: Tensor, data: FederatedData) -> None:
+    """Raise DataError if the model's outputs for a few samples do not suit cross-entropy on their
+    targets, or are too few for all classes.
+    """
+    classes = data.classes
+    if classes is None:
+        raise DataError(
+            f"cross-entropy needs integer labels, but the targets are {targets.dtype}; write "
+            "classes as integers (0 and not 0.0, targets.long() in Python), or take "
+            "objective=squared_error for a regression"
+        )
+    shape = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    if not isinstance(outputs, Tensor) or outputs.ndim < 2:
+        raise DataError(f"cross-entropy needs outputs (batch, classes) of the model, got {shape}")
+    logits = by_class(outputs, targets)
+    if logits.shape[:1] + logits.shape[2:] != targets.shape:
+        raise DataError(
+            f"the model gives {shape} for targets of shape {list(targets.shape)}; cross-entropy "
+            "needs (batch, classes) for labels, (batch, length, classes) for the tokens of a text, "
+            "(batch, classes, height, width) for labels of pixels (batch, height, width)"
+            + ": give targets[:, 0]"
+            * (targets.ndim > 3 and targets.shape[1] == 1)
+        )
+    if logits.shape[1] < classes:
+        least = _least(data)
+        if logits.shape[1] >= classes - least:
+            raise DataError(
+                f"the labels are {least} to {classes - 1}, but classes are counted from 0: "
+                f"subtract {least} from the labels, or give a model with {classes} outputs"
+            )
+        pixels = (
+            f"; if {classes - 1} marks pixels that do not count, give objective.ignore = "
+            f"{classes - 1} (CrossEntropy(ignore={classes - 1}) in Python)"
+        ) * (data.outcome == "pixels")
+        raise DataError(
+            f"the model gives {logits.shape[1]} outputs per example, "
+            f"but labels go up to {classes - 1}; it needs {classes}{pixels}"
+        )
+
+
+def on_device(
+    data: FederatedData, device: torch.device, dtype: torch.dtype | None = None
+) -> FederatedData:
+    """The data with their arrays on this device, and floating targets of this type; the lists of
+    indices stay on the CPU, where clients and batches are drawn.
+    """
+    kind = dtype if dtype and data.targets.is_floating_point() else data.targets.dtype
+    if data.inputs.device == device and data.targets.dtype == kind:
+        return data
+    out = copy.copy(data)  # checked already
+    for name in ("inputs", "targets", "test_inputs", "test_targets"):
+        if (array := getattr(data, name)) is not None:
+            object.__setattr__(out, name, array.to(device, kind if "targets" in name else None))
+    if data.unseen is not None:
+        unseen = data.unseen.inputs.to(device), data.unseen.targets.to(device, kind)
+        object.__setattr__(out, "unseen", data.unseen._replace(inputs=unseen[0], targets=unseen[1]))
+    return out
+
+
+# --------------------------------------------------------------------------------------- the model
 def weights_of(source: Mapping[str, Tensor] | str | os.PathLike[str]) -> dict[str, Tensor]:
     """Weights as they are, or read from a safetensors file. Raises DataError."""
     if isinstance(source, Mapping):
@@ -264,18 +383,15 @@ def check_singles(
     """
     if not any(isinstance(m, NORMS) for m in net.module.modules()):
         return
+    nets = [net]
+    if submodel is not None and submodel.cuts and fed.capacities:
+        nets.append(submodel.view(net.init(), net, min(fed.capacities), 0).net or net)
     for training, where, advice in _singles(fed, cohorts):
-        nets = [net]
-        if submodel is not None and submodel.cuts and fed.capacities:
-            x, small = net.init(), min(fed.capacities)
-            nets.append(submodel.view(x, net, small, 0).net or net)
         for one in nets:
             module = copy.deepcopy(one.module).train(training)  # statistics may move
-            if (
-                norm := _find_refusing_norm(module, fed.batch(fed.data.trial_indices[:1])[0])
-            ) is not None:
+            if _refuses_one(module, fed.batch(fed.data.trial_indices[:1])[0]):
                 raise CompositionError(
-                    f"{type(one.module).__name__}: {norm} has one value to normalise in a batch of "
+                    f"{type(one.module).__name__}: a norm has one value to normalise in a batch of "
                     f"one example, as {where}; {advice}, or take a norm over more values (such as "
                     "fewer groups)"
                 )
@@ -283,10 +399,11 @@ def check_singles(
 
 def _singles(fed: Federation, cohorts: ClientSampler) -> Iterator[tuple[bool, str, str]]:
     """Where a batch of one example occurs: whether in training, as text, and what to do."""
+    clients: Iterable[int] = range(fed.population)
     if isinstance(cohorts.size, Sequence):
         clients = sorted({i for cohort in cohorts.size for i in cohort})
-    else:  # with changing availability, some clients may never take part
-        clients = [] if cohorts.churn else list(range(fed.population))
+    elif cohorts.churn:  # some clients may never take part
+        clients = ()
     for i in clients:
         if 1 in fed.sizes(i):
             n, batch = int(fed.data.sizes[i]), fed.local.batch
@@ -294,24 +411,18 @@ def _singles(fed: Federation, cohorts: ClientSampler) -> Iterator[tuple[bool, st
             yield True, f"client {i} has ({batches})", "take another local.batch or local.drop_last"
             break
     tests = fed.data.test_targets
-    if tests is not None and len(tests) % evaluation_batch(tests) == 1:
-        size = evaluation_batch(tests)
-        words = f"the test set ends with ({len(tests)} in batches of {size})"
-        yield False, words, "give another number of test samples"
+    if tests is not None and len(tests) % (size := evaluation_batch(tests)) == 1:
+        where = f"the test set ends with ({len(tests)} in batches of {size})"
+        yield False, where, "give another number of test samples"
 
 
-def _find_refusing_norm(module: nn.Module, inputs: Tensor) -> str | None:
-    """The norm that cannot take this one example; None if all can."""
-    last_norm = [""]
-    for path, m in module.named_modules():
-        if isinstance(m, NORMS):
-            name = f"{type(m).__name__} '{path}'"
-            m.register_forward_pre_hook(lambda *_, name=name: last_norm.__setitem__(0, name))
+def _refuses_one(module: nn.Module, inputs: Tensor) -> bool:
+    """Whether a norm cannot take this one example."""
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):  # dropout may draw
             module(inputs)
     except ValueError as error:
-        return last_norm[0] if "Expected more than 1" in str(error) else None
+        return "Expected more than 1" in str(error)
     except (RuntimeError, TypeError, LookupError, AttributeError):
-        return None  # it needs more than inputs, or is wrong: the run reports that with its place
-    return None
+        pass  # it needs more than inputs, or is wrong: the run reports that with its place
+    return False
