@@ -73,6 +73,8 @@ def test_what_is_no_argument_is_refused_in_words(change, words):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
+        (lambda: Experiment("digits"), "by name, such as rounds=..., algorithm=..., model=..., da"),
+        (lambda: Local(3), "Local: too many positional arguments; give arguments by name"),
         (lambda: Local(epoch=3), "Local: unknown argument 'epoch'; did you mean 'epochs'?"),
         (lambda: Evaluation(evry=3), "Evaluation: unknown argument 'evry'; did you mean 'every'?"),
         (lambda: FedAvg(server_l=1.0), "FedAvg: unknown argument 'server_l'; did you mean"),

@@ -255,7 +255,14 @@ class Part:
             for name in options.keys() - kind.__signature__.parameters.keys():
                 message = unknown("argument", name, kind.__signature__.parameters)
                 raise ConfigError(f"{kind.__name__}: {message}")
-            bound = kind.__signature__.bind(*args, **options).arguments
+            try:
+                bound = kind.__signature__.bind(*args, **options).arguments
+            except TypeError as error:
+                parameters = kind.__signature__.parameters.values()
+                needed = [f"{p.name}=..." for p in parameters if p.default is p.empty]
+                like = f", such as {', '.join(needed)}" if needed else ""
+                message = f"{kind.__name__}: {error}; give arguments by name{like}"
+                raise ConfigError(message) from None
             fresh = {k: make() for k, make in _factories(kind).items() if k not in bound}
             for name, value in (_defaults(kind) | fresh | _read(kind, bound)).items():
                 object.__setattr__(self, name, value)
