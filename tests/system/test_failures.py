@@ -108,7 +108,7 @@ def test_every_refusal_of_the_system_has_its_own_advice(number, advice, fedloom,
     assert said in fedloom("sweep", "local.lr=0.1,0.2", *SMALL, "--out", "s", code=1).output
 
 
-@pytest.mark.parametrize("place", ["provenance._describe", "result._write"])
+@pytest.mark.parametrize("place", ["provenance.fingerprint", "result._write"])
 def test_a_file_of_somebody_else_is_not_said_to_be_the_runs(place, fedloom, monkeypatch):
     monkeypatch.setattr(f"fedloom.experiment.{place}", refuse(errno.ENOENT, "/data/x.npy"))
     text = fedloom("run", *SMALL, "--out", "a", code=1).output

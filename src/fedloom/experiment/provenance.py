@@ -16,6 +16,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,68 +112,45 @@ def unmarked(config: Any, kinds: str = "#~") -> Any:
     return json.loads(re.sub(f' [{kinds}][0-9a-f]{{8}}(?=")', "", json.dumps(config)))
 
 
-_SETTINGS = ("rounds", "seed", "cohort", "sampling", "weighting", "nonfinite")
-_PARTS = (
-    "algorithm",
-    "local",
-    "evaluate",
-    "churn",
-    "submodel",
-    "private",
-    "choose",
-    "availability",
-    "clock",
+_GIVEN = (
+    *("rounds", "seed", "cohort", "sampling", "weighting", "nonfinite", "model_seed", "devices"),
+    *("algorithm", "local", "evaluate", "churn", "submodel", "private", "choose", "availability"),
+    *("clock",),
 )
 
 
-def in_words(exp: Any, **more: Any) -> dict[str, Any]:
-    """The settings of an experiment that was made of Python objects; more: those that the objects
-    do not tell. None is left out.
+def configuration(exp: Any, run: Run) -> dict[str, Any]:
+    """The complete configuration: from file and command line, or from Python objects, of which None
+    is left out.
     """
-    out: dict[str, Any] = {"source": "python"}
-    out |= {k: getattr(exp, k) for k in (*_SETTINGS, *_PARTS)} | more
-    out |= {"label": exp.label} if exp.label else {}
-    out |= {k: value for k in ("attack", "stages") if (value := getattr(exp, k))}
-    if not exp._aggregation.plain:
-        out["aggregation"] = exp._aggregation
+    if exp.config is not None:
+        engine = {"engine": exp.used_engine} if exp.choice or exp._old_engine else {}
+        return dict(plain({**exp.config, **engine}))  # it goes on with what a rule chose
+    link, weights, capacities = run.plan.link, exp.weights, exp.capacities
+    model = exp.model if isinstance(exp.model, nn.Module) else run.net.module
+    if weights is not None and not isinstance(weights, str | os.PathLike):
+        weights = f"given #{_content(weights.values())[:8]}"
+    out: dict[str, Any] = {key: getattr(exp, key) for key in _GIVEN} | {
+        "source": "python",
+        "name": exp.name or exp.algorithm.method,
+        "engine": engine_text(run.engine),
+        "model": {"name": type(model).__name__, "parameters": run.net.layout.d},
+        "objective": run.plan.objective,
+        "data": exp.data.describe(),
+        "compress": link.up or None,
+        "compress_down": link.codes_down or None,
+        "dtype": None if run.net.dtype == torch.float32 else str(run.net.dtype)[6:],
+        "weights": None if weights is None else str(weights),
+        "aggregation": None if exp._aggregation.plain else exp._aggregation,
+        **{key: getattr(exp, key) or None for key in ("label", "attack", "stages")},
+    }
     out = plain(out)
     for table in ("local", "evaluate"):
         out[table].pop("name")
     if "submodel" in out:
-        value = exp.capacities
-        path = isinstance(value, str | os.PathLike)
-        out["submodel"]["capacities"] = str(value) if path else plain(value)
+        path = isinstance(capacities, str | os.PathLike)
+        out["submodel"]["capacities"] = str(capacities) if path else plain(capacities)
     return out
-
-
-def configuration(exp: Any, run: Run) -> dict[str, Any]:
-    """The complete configuration: from file and command line, or from Python objects."""
-    if exp.config is not None:
-        engine = {"engine": exp.used_engine} if exp.choice or exp._old_engine else {}
-        return dict(plain({**exp.config, **engine}))  # it goes on with what a rule chose
-    link = run.plan.link
-    model = exp.model if isinstance(exp.model, nn.Module) else run.net.module
-    return in_words(
-        exp,
-        name=exp.name or exp.algorithm.method,
-        engine=engine_text(run.engine),
-        model={"name": type(model).__name__, "parameters": run.net.layout.d},
-        objective=run.plan.objective,
-        data=exp.data.describe(),
-        compress=link.up or None,
-        compress_down=link.codes_down or None,
-        devices=exp.devices,
-        dtype=None if run.net.dtype == torch.float32 else str(run.net.dtype)[6:],
-        weights=_describe_weights(exp.weights),
-        model_seed=exp.model_seed,
-    )
-
-
-def _describe_weights(weights: Any) -> str | None:
-    """The initial weights that were given: their file, or a hash."""
-    if weights is None or isinstance(weights, str | os.PathLike):
-        return None if weights is None else str(weights)
-    return f"given #{_content(weights.values())[:8]}"
 
 
 def engine_text(engine: Any) -> str:
@@ -341,33 +319,66 @@ def _environment(folder: RunDirectory, round: int) -> dict[str, str]:
         except CheckpointError as error:
             _log.warning("which versions made the rounds until now is not known: %s", error)
     differing = [name for name in _ROUNDING if before.get(name, now[name]) != now[name]]
-    before_text = ", ".join(f"{name} {before[name]}" for name in differing)
+    earlier = [before["earlier"]] if "earlier" in before else []
     if differing:
+        then, today = (", ".join(f"{k} {e[k]}" for k in differing) for e in (before, now))
+        earlier.append(f"{then} until round {round}")
         _log.warning(
-            "'%s' was run with %s until round %d and goes on with %s: from here on its numbers may "
-            "be rounded differently",
-            folder.path,
-            before_text,
-            round,
-            ", ".join(f"{name} {now[name]}" for name in differing),
+            "'%s' was run with %s and goes on with %s: from here on its numbers may be rounded "
+            "differently",
+            *(folder.path, earlier[-1], today),
         )
-    earlier = [before.get("earlier"), f"{before_text} until round {round}" if differing else None]
-    return now | ({"earlier": "; ".join(filter(None, earlier))} if any(earlier) else {})
+    return now | ({"earlier": "; ".join(earlier)} if earlier else {})
 
 
-def describe(config: Mapping[str, Any], data: FederatedData, run: Run) -> None:
-    """Write the files that explain the run into its folder. Raises CheckpointError."""
-    folder = run.checkpoints.folder
-    assert folder is not None
+@contextmanager
+def explained_disk(folder: RunDirectory, files: str, then: str) -> Iterator[None]:
+    """A disk that cannot take a folder's files as CheckpointError with the cure."""
     try:
-        _describe(config, data, run, folder)
+        yield
     except OSError as error:
         if not concerns(error, folder.path):
             raise
         raise CheckpointError(
-            f"the run directory '{folder.path}' cannot be written: {error.strerror or error}; "
-            f"{remedy(error)}, or choose another folder"
+            f"'{folder.path}': {files} cannot be written: {error.strerror or error}; "
+            f"{remedy(error)}, {then}"
         ) from error
+
+
+def describe(config: Mapping[str, Any], data: FederatedData, run: Run) -> None:
+    """Write the files that explain the run into its folder. Raises CheckpointError."""
+    import tomli_w
+
+    from ..data.heterogeneity import by_client
+    from ..data.own.fitting import ranges
+    from ..data.raw_inputs import recipe
+
+    folder, means = run.checkpoints.folder, site_means(run)
+    assert folder is not None
+    partition = {
+        **by_client(data),
+        # for exports, even if the data are no longer available
+        "inputs": recipe(data.raw, data.transform, data.inputs),
+        "metric": exported_metric(run.fed.metrics, run.plan.objective),
+        "outcome": data.outcome,
+        "ranges": ranges(data),
+        "na_values": data.about.get("na_values", []),
+        "recode": data.about.get("recode", {}),
+        # of a federation whose nodes measure the model: how many test samples they have
+        "tests_elsewhere": data.about.get("tests_elsewhere", 0),
+        **({"site_means": means} if means else {}),
+    }
+    environment = _environment(folder, run.state.round if run.state else 0)
+    environment["device"] = str(run.net.device)
+    with (
+        explained_disk(folder, "the run directory", "or choose another folder"),
+        resealed(folder.path, *FIRST),
+    ):
+        folder.write_json("partition.json", partition)
+        folder.write_json("environment.json", environment)
+        folder.write_json("fingerprint.json", fingerprint(config, data, run))
+        # last: from now on the folder is a run that can be resumed
+        write_atomic(folder.path / "config.toml", tomli_w.dumps(dict(config)))
 
 
 def site_means(run: Run) -> list[str]:
@@ -375,38 +386,3 @@ def site_means(run: Run) -> list[str]:
     if not run.fed.data.about.get("tests_elsewhere"):
         return []
     return [name for name, metric in run.fed.metrics.items() if is_whole(metric)]
-
-
-def _describe(
-    config: Mapping[str, Any], data: FederatedData, run: Run, folder: RunDirectory
-) -> None:
-    import tomli_w
-
-    from ..data.heterogeneity import by_client
-    from ..data.own.fitting import ranges
-    from ..data.raw_inputs import recipe
-
-    environment = _environment(folder, run.state.round if run.state else 0) | {
-        "device": str(run.net.device)
-    }
-    with resealed(folder.path, *FIRST):
-        folder.write_json(
-            "partition.json",
-            {
-                **by_client(data),
-                # for exports, even if the data are no longer available
-                "inputs": recipe(data.raw, data.transform, data.inputs),
-                "metric": exported_metric(run.fed.metrics, run.plan.objective),
-                "outcome": data.outcome,
-                "ranges": ranges(data),
-                "na_values": data.about.get("na_values", []),
-                "recode": data.about.get("recode", {}),
-                # of a federation whose nodes measure the model: how many test samples they have
-                "tests_elsewhere": data.about.get("tests_elsewhere", 0),
-                **({"site_means": means} if (means := site_means(run)) else {}),
-            },
-        )
-        folder.write_json("environment.json", environment)
-        folder.write_json("fingerprint.json", fingerprint(config, data, run))
-        # last: from now on the folder is a run that can be resumed
-        write_atomic(folder.path / "config.toml", tomli_w.dumps(dict(config)))

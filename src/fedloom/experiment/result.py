@@ -22,20 +22,19 @@ from ..engines import Ranks
 from ..engines.base import Remote
 from ..engines.one_step import step_costs
 from ..engines.scores import add
-from ..errors import CheckpointError, ConfigError, unknown
+from ..errors import ConfigError, unknown
 from ..evaluation.clients import NOT_MEASURED, PerClient
 from ..evaluation.declared import OF_SITES, unit_of
 from ..evaluation.metrics import brier
 from ..evaluation.sizes import text
 from ..server.rounds import Run
 from ..server.state import Ledger
-from ..storage.atomic import concerns, remedy
 from ..storage.identity import group_of
 from ..storage.manifest import BEST, GROWING, LAST, resealed
 from ..storage.rank_states import RankStates
 from ..storage.records import disk_errors, write_model
 from ..storage.run_directory import RunDirectory
-from .provenance import engine_text, site_means
+from .provenance import engine_text, explained_disk, site_means
 
 if TYPE_CHECKING:
     import pandas
@@ -180,16 +179,9 @@ def finish(run: Run, names: Mapping[str, str], rounds: int, config: Mapping[str,
             record |= {"example_epsilon": run.accounts.values(run.state.trained)}
         record |= {"unseen": unseen} if unseen else {}
         record |= by_client | ({"names": list(client_names)} if client_names else {}) | _tests(run)
-        try:
-            write = functools.partial(_write, folder, module, run.state.ledger.as_dict())
+        write = functools.partial(_write, folder, module, run.state.ledger.as_dict())
+        with explained_disk(folder, "the results", f"then {folder.resume}"):
             run.group.first(functools.partial(write, record, summary))
-        except OSError as error:
-            if not concerns(error, folder.path):
-                raise
-            raise CheckpointError(
-                f"the results cannot be written to '{folder.path}': {error.strerror or error}; "
-                f"{remedy(error)}, then {folder.resume}"
-            ) from error
     path = None if folder is None else folder.path
     state = tree(lambda v: v.cpu() if isinstance(v, Tensor) else v, run.state.srv)
     sizes = tuple(run.fed.data.sizes.tolist())
