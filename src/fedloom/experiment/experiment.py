@@ -58,7 +58,7 @@ from ..storage.run_directory import Checkpoint, RunDirectory
 from ..submodels.base import SubModel
 from ..submodels.private import Private
 from ..trackers import Trackers
-from . import arguments, processes
+from . import processes, settings
 from .checks import (
     check_clock,
     check_evaluation,
@@ -80,7 +80,6 @@ from .fit_checks import (
 from .probe import probe
 from .provenance import check_same, configuration, describe
 from .result import Result, finish
-from .settings import Settings
 from .tracking import Tracking, trackers_of
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class Experiment(Settings, frozen=False):
+class Experiment(settings.Settings, frozen=False):
     """One federated training run. Arguments that a file can hold have the same names there, and are
     explained by `fedloom show run`, and `local`, `evaluate`, `checkpoint`, `churn`, ...
 
@@ -147,16 +146,16 @@ class Experiment(Settings, frozen=False):
     evaluate: Evaluation = part(Evaluation, "Evaluation(every=5, target=0.8)")
     checkpoint: Checkpoint = part(Checkpoint, "Checkpoint(every_seconds=60.0, keep=2)")
     ranks: RankSettings = part(RankSettings, "RankSettings(timeout=600)")
-    metrics: arguments.Metrics = None  # type: ignore[assignment]  # a file holds names alone
+    metrics: settings.Metrics = None  # type: ignore[assignment]  # a file holds names alone
     higher_is_better: bool | None = hyper(None, example="True, False or None")
     weights: Mapping[str, Tensor] | str | os.PathLike[str] | None = hyper(
         None, example="{name: tensor} or a safetensors file"
     )
     on_round: Sequence[Callable[[Row], object]] | Callable[[Row], object] = hyper(
-        (), example=arguments.CALLED
+        (), example=settings.CALLED
     )
     on_evaluation: Sequence[Callable[..., object]] | Callable[..., object] = hyper(
-        (), example=arguments.CALLED
+        (), example=settings.CALLED
     )
     tracker: Trackers = hyper(None, example="a name such as 'tensorboard', or a list of them")
     measures: Sequence[Measuring] | Measuring = hyper(
@@ -166,20 +165,20 @@ class Experiment(Settings, frozen=False):
 
     def __post_init__(self) -> None:
         if self.config is None:  # of a file they are loaded
-            self.metrics = arguments.load_metrics(self.metrics)
+            self.metrics = settings.load_metrics(self.metrics)
         super().__post_init__()
-        self._link = arguments.link_of(self.compress)
-        self._aggregation = arguments.aggregation_of(self.aggregation)
-        self._on_round = arguments.several(self.on_round)
-        self._on_evaluation = arguments.several(self.on_evaluation)
-        self._measures = arguments.measures_of(self.measures)
+        self._link = settings.link_of(self.compress)
+        self._aggregation = settings.aggregation_of(self.aggregation)
+        self._on_round = settings.several(self.on_round)
+        self._on_evaluation = settings.several(self.on_evaluation)
+        self._measures = settings.measures_of(self.measures)
         if self.evaluate.unseen and self.data.unseen is None:
             self.data = set_apart(self.data, self.evaluate.unseen, self.seed)
         if self.evaluate.validation and self.data.validation is None:
             self.data = self.data.with_validation(self.evaluate.validation, self.seed)
         if self._dtype is not None:
             self.data = self.data.astype(self._dtype)
-        self.data = self.data.ignoring(arguments.ignored_by(self.objective))
+        self.data = self.data.ignoring(settings.ignored_by(self.objective))
         self._net: Net | None = None
         self._module: nn.Module | None = None  # as it was given, until the run begins
         self._group: Group = ALONE
@@ -238,7 +237,7 @@ class Experiment(Settings, frozen=False):
         submodel = None if self.submodel is None else self.submodel.settled(levels)
         method = self.local.around(self.algorithm), self.loss_at_clients, self.nonfinite, submodel
         more = self.private, self._aggregation, tuple(self.stages)
-        return Plan(*method, self._link, self.net().layout.d, arguments.setting_of(self), *more)
+        return Plan(*method, self._link, self.net().layout.d, settings.setting_of(self), *more)
 
     def net(self) -> Net:
         """The model, checked on one small batch. Raises DataError if the data do not fit."""
@@ -247,7 +246,7 @@ class Experiment(Settings, frozen=False):
                 model_seed = key(self.seed, "model") if self.model_seed is None else self.model_seed
                 torch.manual_seed(model_seed)
                 seed_others(model_seed)
-                self._module = arguments.module_of(self.model)
+                self._module = settings.module_of(self.model)
             net = Net(self._module, self._dtype).to("cpu")  # where it is checked against the data
             if self.weights is not None:
                 net.start_from(weights_of(self.weights))

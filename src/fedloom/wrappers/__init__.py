@@ -16,8 +16,15 @@ from .optimisers import (
     RAdam,
     RMSprop,
 )
-from .server import Lookahead, ServerOpt, ServerWrapper
-from .server_optimisers import ServerAdagrad, ServerAdam, ServerAMSGrad, ServerYogi
+from .server import (
+    Lookahead,
+    ServerAdagrad,
+    ServerAdam,
+    ServerAMSGrad,
+    ServerOpt,
+    ServerWrapper,
+    ServerYogi,
+)
 
 __all__ = [
     "Adadelta",
