@@ -1,6 +1,5 @@
 """Clients that are not always there, drop out or answer too late; and what they can hold."""
 
-import json
 import math
 from collections import Counter
 
@@ -181,10 +180,9 @@ def test_a_distribution_is_dealt_at_random_by_the_seed():
 
 
 def test_a_file_has_one_capacity_for_each_client(tmp_path):
-    plain, listed = tmp_path / "own.txt", tmp_path / "own.json"
+    plain = tmp_path / "own.txt"
     plain.write_text("# phones\n1/64\n1/4  # a better one\n\n1\n")
-    listed.write_text(json.dumps(["1/64", 0.25, 1]))
-    assert assign_capacities(plain, 3) == assign_capacities(str(listed), 3) == (1 / 64, 0.25, 1.0)
+    assert assign_capacities(plain, 3) == assign_capacities(str(plain), 3) == (1 / 64, 0.25, 1.0)
     for text, clients, words in (
         ("1/64\n1/4\n1\n", 5, r"own\.txt' has 3 capacities for 5 clients"),
         ("0.5\n2\n", 2, r"own\.txt', client 1 must be in \(0, 1\], got '2'"),

@@ -117,7 +117,7 @@ COUNT = lambda path: lists(str(path)).lists.count
 @pytest.mark.parametrize(
     ("read", "kind", "content", "value", "wrong"),
     [
-        (levels_of, ConfigError, b"[0.5, 1]", (0.5, 1.0), (DEEP, f"[{DIGITS}]", "[1")),
+        (levels_of, ConfigError, b"0.5\n1\n", (0.5, 1.0), (DIGITS, "[1")),
         (COUNT, DataError, b"[[0, 2], [1]]", 2, (DEEP, f"[[{DIGITS}]]", f"[[{LARGE}]]")),
         (read_json, DataError, b'{"users": []}', {"users": []}, (DEEP, f"[{DIGITS}]")),
     ],

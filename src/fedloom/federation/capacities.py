@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..core.parsing import decoded, parse_json
+from ..core.parsing import decoded, shortened
 from ..core.rng import generator
 from ..errors import ConfigError
 
@@ -28,8 +28,8 @@ def share_of(value: Any, what: str = "a capacity") -> float:
         share = math.nan
     if isinstance(value, bool) or not 0 < share <= 1:
         raise ConfigError(
-            f"{what} must be in (0, 1], got {value!r}; it is the share of the model that a client "
-            "can hold, such as 0.25 or '1/4', 1 for all of it"
+            f"{what} must be in (0, 1], got {shortened(repr(value))}; it is the share of the model "
+            "that a client can hold, such as 0.25 or '1/4', 1 for all of it"
         )
     return share
 
@@ -49,31 +49,31 @@ def levels_of(capacities: Capacities) -> tuple[float, ...]:
     >>> levels_of("1/64, 1/4, 1")
     (0.015625, 0.25, 1.0)
     """
-    if isinstance(capacities, str | Path):
-        parts = str(capacities).split(",")
-        if isinstance(capacities, str) and all(_is_share(part) for part in parts):
-            return tuple(share_of(part) for part in parts)
-        return _read(Path(capacities))
-    if not isinstance(capacities, Mapping | Sequence) or not len(capacities):
+    if path := _file_of(capacities):
+        return _read(path)
+    levels = capacities.split(",") if isinstance(capacities, str) else capacities
+    if not isinstance(levels, Mapping | Sequence) or not len(levels):
         raise ConfigError(
             f"capacities must be levels such as ['1/4', 1], {{level: share of the clients}} or a "
             f"file with one for each client, got {capacities!r}"
         )
-    return tuple(share_of(level) for level in capacities)
+    return tuple(share_of(level) for level in levels)
 
 
-def _is_share(text: str) -> bool:
-    try:
-        _number(text)
-    except ArithmeticError:
-        return True
-    except ValueError:
-        return False
-    return True
+def _file_of(capacities: Capacities) -> Path | None:
+    """The file that is named; None for levels."""
+    if isinstance(capacities, str):
+        try:
+            _ = [*map(_number, capacities.split(","))]
+        except ArithmeticError:
+            pass  # of a level that is refused
+        except ValueError:
+            return Path(capacities)
+    return capacities if isinstance(capacities, Path) else None
 
 
 def _read(path: Path) -> tuple[float, ...]:
-    """One capacity per line, or a JSON list; text after a # is a comment."""
+    """One capacity per line; text after a # is a comment."""
     try:
         text = decoded(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -82,16 +82,8 @@ def _read(path: Path) -> tuple[float, ...]:
             f"capacities '{str(path)[:200]}' are neither levels such as '1/4, 1' nor a file "
             f"that can be read: {why}"
         ) from None
-    if path.suffix == ".json":
-        try:
-            content = parse_json(text)
-        except ValueError as error:
-            raise ConfigError(f"capacities file '{path}' is no JSON: {error}") from None
-        lines = content if isinstance(content, list) else [content]
-    else:
-        lines = [line.partition("#")[0].strip() for line in text.splitlines()]
-        lines = [line for line in lines if line]
-    if not lines:
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    if not (lines := [line for line in lines if line]):
         raise ConfigError(f"capacities file '{path}' is empty; give one capacity for each client")
     return tuple(
         share_of(line, f"capacities file '{path}', client {i}") for i, line in enumerate(lines)
@@ -113,10 +105,7 @@ def assign_capacities(capacities: Capacities, clients: int, seed: int = 0) -> tu
     levels = levels_of(capacities)
     if isinstance(capacities, Mapping):
         return _distributed(levels, list(capacities.values()), clients, seed)
-    from_file = isinstance(capacities, Path) or (
-        isinstance(capacities, str) and not all(map(_is_share, capacities.split(",")))
-    )
-    if from_file and len(levels) != clients:
+    if _file_of(capacities) and len(levels) != clients:
         raise ConfigError(
             f"capacities file '{capacities}' has {len(levels)} capacities for {clients} clients; "
             "give one for each"
@@ -126,9 +115,7 @@ def assign_capacities(capacities: Capacities, clients: int, seed: int = 0) -> tu
             f"{len(levels)} capacities are given for {clients} clients; give levels, or one for "
             "each client"
         )
-    return (
-        levels if len(levels) == clients else tuple(levels[i % len(levels)] for i in range(clients))
-    )
+    return tuple(levels[i % len(levels)] for i in range(clients))
 
 
 def _distributed(
