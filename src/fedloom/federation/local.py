@@ -261,10 +261,11 @@ class Local(Part):
         lr = self.lr
         base = lr[min(round, len(lr) - 1)] if isinstance(lr, Sequence) else lr
         schedule: Callable[[int, int], float] = self.schedule
+        if isinstance(schedule, Constant):
+            return base
         if per_epoch and isinstance(schedule, Schedule):
             schedule = schedule.of(per_epoch)
-        factor = schedule(round, step)
-        factor = factor if type(factor) is float else plain_number(factor)
+        factor = plain_number(schedule(round, step))
         if not isinstance(factor, int | float) or not 0 <= factor < math.inf:
             raise ConfigError(
                 f"local.schedule must give a number from 0, and gives {factor!r} in round {round}, "

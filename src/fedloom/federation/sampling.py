@@ -91,7 +91,6 @@ class ClientSampler:
     absent: frozenset[int] = frozenset()
     names: Sequence[str] = ()
     trace: Trace | None = field(default=None, init=False, repr=False)
-    # the last two stages and their clients
     _stages: dict[int, list[int]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -271,14 +270,12 @@ class ClientSampler:
     def _present(self, stage: int) -> list[int]:
         """Clients available in a stage, computed stage by stage from the last known one."""
         assert self.churn is not None
-        earlier = [last for last in self._stages if last <= stage]
-        last = max(earlier, default=0)
-        clients = self._stages[last] if earlier else self.churn.first(self.population, self.seed)
+        last = max((known for known in self._stages if known <= stage), default=0)
+        clients = self._stages.get(last) or self.churn.first(self.population, self.seed)
         stages = {last: clients}
-        while last < stage:
-            last += 1
-            clients = self.churn.after(clients, last, self.population, self.seed)
-            stages = {last - 1: stages[last - 1], last: clients}
+        for later in range(last + 1, stage + 1):
+            clients = self.churn.after(clients, later, self.population, self.seed)
+            stages = {later - 1: stages[later - 1], later: clients}
         self._stages.clear()
         self._stages.update(stages)
         return clients
