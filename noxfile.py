@@ -47,7 +47,7 @@ def brief() -> list[str]:
     """The tests of the bits of runs, the data, imports, and pages: what another Python or library
     changes first.
     """
-    names = ("imports", "config", "storage_wire", "data_*", "partition*", "report_*")
+    names = ("imports", "config", "storage", "data_*", "federated_data", "partition*", "report_*")
     found = [path for name in names for path in Path("tests/unit").glob(f"test_{name}.py")]
     found += [Path("tests/golden"), Path("tests/system/test_install.py")]
     return sorted(map(str, [*found, *Path(PAPERS, "tests").glob("test_results*.py")]))
@@ -114,7 +114,7 @@ def test_trackers(session: nox.Session) -> None:
     """The tests of trackers and of searches by Optuna, with those libraries in their versions."""
     install(session, LOCK, "-e", ".[dev]", "-e", PAPERS)
     session.install("--no-build-isolation", "-e", ".[tensorboard,wandb,mlflow,optuna]")
-    session.run("pytest", "tests/unit/test_trackers.py", "tests/unit/test_search.py")
+    session.run("pytest", "tests/unit/test_trackers.py", "tests/unit/test_sweep.py")
 
 
 @own(name="test-flower")

@@ -1,7 +1,5 @@
 """Tiny files in the layouts of the publishers, and how to write them."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import struct
@@ -66,7 +64,7 @@ class Rows:
         self.columns, self.column_names = columns, list(columns)
         self.features = {} if classes is None else {"label": SimpleNamespace(names=classes)}
 
-    def with_format(self, kind: Any) -> Rows:
+    def with_format(self, kind: Any) -> "Rows":
         return self
 
     def __len__(self) -> int:

@@ -303,7 +303,7 @@ def test_processes_cannot_share_a_gpu(monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no process is bound here")
 def test_a_run_in_the_share_of_a_job_has_one_process():
-    """Of one processor, as `fedloom paper --jobs` gives to its runs (test_locks.py)."""
+    """Of one processor, as `fedloom paper --jobs` gives to its runs (test_locks_and_interrupts.py)."""
     loop = small(FedAvg(), engine="auto", rounds=20).build()
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})

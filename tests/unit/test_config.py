@@ -1,7 +1,5 @@
 """Settings: what they default to, how changes apply, and what is refused in which words."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

@@ -2,8 +2,6 @@
 two sites have.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections import defaultdict

@@ -21,6 +21,7 @@ from fedloom.errors import CheckpointError, ConfigError, DataError, FedloomError
 from fedloom.models import mlp
 from fedloom.objectives import SquaredError
 from fedloom.submodels import HeteroFL
+from support.refusals import refused
 from tiny import clusters, small, weights
 
 
@@ -209,8 +210,7 @@ def test_what_is_torchs_and_no_part_of_a_run_is_refused_by_name(make, words):
 
 def test_weights_that_torch_saved_are_said_to_be_no_safetensors_file(tmp_path):
     torch.save(mlp(64).state_dict(), tmp_path / "w.pt")
-    with pytest.raises(DataError, match=r"give what torch\.load gives"):
-        experiment(weights=tmp_path / "w.pt").net()
+    refused(experiment(weights=tmp_path / "w.pt").net, "give what torch.load gives", kind=DataError)
 
 
 # ------------------------------------------------------------------------------------ short forms

@@ -1,7 +1,5 @@
 """The built-in networks: sizes as published, blocks by name, what they compute, first weights."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

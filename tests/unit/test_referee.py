@@ -18,6 +18,7 @@ from fedloom.referee.advice import pick_best
 from fedloom.referee.study import Tuner, space_of
 from fedloom.report.runs import Metric
 from fedloom.study.tune import Ladder, Tuned, climb, fixed, summarise, tune
+from support.refusals import refused
 
 USUAL = {"vary": "algorithm", "tune": (), "trials": 8, "most": 30, "delta": None, "out": Path("o")}
 
@@ -106,9 +107,7 @@ def test_splits_are_added_until_500_rows_have_judged(sizes, splits, monkeypatch)
     ],
 )
 def test_what_cannot_be_asked_is_one_line(method, against, words, more, said):
-    with pytest.raises(ConfigError, match=said) as caught:
-        ask(method, against, *words, **more)
-    assert "\n" not in str(caught.value)
+    refused(lambda: ask(method, against, *words, **more), said, kind=ConfigError)
 
 
 def test_another_question_has_another_digest():

@@ -1,7 +1,5 @@
 """`table`: how files are read, who is a client, what is tested, how cells become inputs."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io
