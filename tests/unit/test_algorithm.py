@@ -1,6 +1,5 @@
 """Methods as values, wrappers and the order of a step's parts, server optimisers, and the zoo."""
 
-import dataclasses
 import math
 import pickle
 
@@ -58,12 +57,8 @@ class Mine(LocalSGD):
     strength: float = hyper(0.5, low=0, high=1)
 
 
-# ---------------------------------------------------------------------------------------- as values
-def test_algorithms_are_frozen_and_compare_by_value():
-    one = FedACG(lam=0.5)
-    assert one == FedACG(lam=0.5) and hash(one) == hash(FedACG(lam=0.5)) and one != FedACG()
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        one.lam = 0.1
+def test_algorithms_are_values():
+    assert FedACG(lam=0.5) == FedACG(lam=0.5) != FedACG()
     with pytest.raises(ConfigError, match="give arguments by name"):
         FedACG(0.5)
     for make in ALGORITHMS.values():
@@ -109,7 +104,6 @@ def test_a_part_of_ones_own_is_called_by_what_it_is():
     assert label_of(ServerOpt(inner=Mine(), opt=Momentum())) == "ServerOpt(Mine, Momentum)"
 
 
-# ----------------------------------------------------------------------------------------- wrappers
 def started(algorithm):
     """The server's message and a client's state before its first step."""
     msg = algorithm.broadcast(algorithm.server_init(X, None))
@@ -202,7 +196,6 @@ def test_server_optimisers_nest():
         torch.testing.assert_close(srv.x, x, rtol=0, atol=1e-14)
 
 
-# ----------------------------------------------------------------- optimisers, as settings say them
 TYPES = {
     "average": Average,
     "momentum": Momentum,
@@ -268,7 +261,6 @@ def test_sam_at_the_clients_is_outermost():
     assert isinstance(sam, Sam) and sam.rho == 0.1
 
 
-# ----------------------------------------------------------------------------------------- the zoo
 USUAL = {  # the hyper-parameters that the pages of the methods name
     "fedavg": {"server_lr": 1.0},
     "fedprox": {"mu": 0.001, "server_lr": 1.0},

@@ -292,26 +292,25 @@ def test_where_no_process_could_help_none_is_started(monkeypatch, case):
     assert ways.opened == 0
 
 
-def test_processes_cannot_share_a_gpu(monkeypatch):
-    loop = small(FedAvg(), engine="auto", rounds=20).build()
-    monkeypatch.setattr(Net, "device", torch.device("cuda", 0))
-    monkeypatch.setattr(Serial, "open", lambda *parts: None)
-    monkeypatch.setattr(auto, "processors", lambda: 2)
-    loop.engine.open(loop.plan, loop.fed, loop.net)
-    assert loop.engine._processes == 1
+def test_a_run_in_the_share_of_a_job_and_one_on_a_gpu_have_one_process(monkeypatch):
+    """Of one processor, as `fedloom paper --jobs` gives to its runs."""
 
+    def of(loop):
+        loop.engine.open(loop.plan, loop.fed, loop.net)
+        return loop.engine._processes
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no process is bound here")
-def test_a_run_in_the_share_of_a_job_has_one_process():
-    """Of one processor, as `fedloom paper --jobs` gives to its runs (test_locks_and_interrupts.py)."""
-    loop = small(FedAvg(), engine="auto", rounds=20).build()
+    make = lambda: small(FedAvg(), engine="auto", rounds=20).build()
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:
-        loop.engine.open(loop.plan, loop.fed, loop.net)
+        assert of(make()) == 1
     finally:
         os.sched_setaffinity(0, before)
-    assert loop.engine._processes == 1
+    loop = make()
+    monkeypatch.setattr(Net, "device", torch.device("cuda", 0))
+    monkeypatch.setattr(Serial, "open", lambda *parts: None)
+    monkeypatch.setattr(auto, "processors", lambda: 2)
+    assert of(loop) == 1
 
 
 # ------------------------------------------------------------------------------------ in a run
@@ -455,14 +454,8 @@ def test_vectorised_without_a_number_never_asks_for_free_memory(monkeypatch):
 
 # --------------------------------------------------------------------------------------- names
 def test_names():
-    engines = [
-        Serial(),
-        Vectorised(),
-        Vectorised(3),
-        Workers(2),
-        Workers(2, 3),
-        Auto(Vectorised(3)),
-    ]
+    engines = [Serial(), Vectorised(), Vectorised(3), Workers(2), Workers(2, 3)]
+    engines += [Auto(Vectorised(3))]
     names = "serial vectorised vectorised:3 workers:2 workers:2+vectorised:3 auto+vectorised:3"
     assert [e.text for e in engines] == names.split()
     for name in ("auto+serial", "auto+vectorised:3"):

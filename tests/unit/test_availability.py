@@ -144,7 +144,6 @@ def test_what_does_not_go_together_is_refused(tmp_path):
     refused(lambda: Availability(over_selection=0.5), "over_selection must be in", kind=ConfigError)
 
 
-# ------------------------------------------------------------------------------------- capacities
 @pytest.mark.parametrize("value", [0, 1.5, "3/2", "1/0", "1e999", "half", math.nan, True, None])
 def test_a_capacity_outside_0_to_1_is_refused_in_one_line(value):
     with pytest.raises(ConfigError, match=r"must be in \(0, 1\], got") as caught:

@@ -100,7 +100,6 @@ def test_the_sentence_says_who_is_better_off(tmp_path):
     assert against_alone(groups[:1]) == []
 
 
-# ----------------------------------------------------- what a table compares, and what it does not
 def labelled(rows, i):
     """A client's examples, by a rule of its own."""
     x = DRAW.normal(size=(rows, 3))

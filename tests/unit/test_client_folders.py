@@ -19,7 +19,6 @@ from support.refusals import refused
 Image = pytest.importorskip("PIL.Image", reason="the extra images is not installed")
 
 
-# ------------------------------------------------------------------------------------------ arrays
 def arrays(folder, **values):
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / "data.npz", **{k: np.asarray(v) for k, v in values.items()})
@@ -59,7 +58,6 @@ def test_arrays_that_do_not_fit_name_the_client(tmp_path):
     refused(lambda: folders(path=tmp_path / "empty"), "holds no folders")
 
 
-# ---------------------------------------------------------------------------------------- pictures
 def test_a_folder_per_client_with_pictures(tmp_path, caplog):
     picture(tmp_path / "ana" / "train" / "cat" / "1.png", 10)
     picture(tmp_path / "ana" / "train" / "dog" / "1.png", 20)
@@ -136,7 +134,6 @@ def test_no_file_stays_open_behind_an_error(tmp_path):
     assert_closed(lambda: read_arrays(split), split)
 
 
-# ------------------------------------------------------------------- files of other frameworks
 def pair(seed, n):
     draw = np.random.default_rng(seed)
     return draw.normal(size=(n, 2, 3)).astype("float32"), draw.integers(0, 3, n)

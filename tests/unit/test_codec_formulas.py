@@ -60,10 +60,7 @@ STATED = {
     "natural": (Natural(), 1 / 8),
     "int8": (Int8(bucket=50), 50 / (4 * 127**2)),
     "largest in levels": (make_codec("topk:0.05|qsgd:4,0"), 1 - (1 - 10 / (4 * 16)) * 10 / D),
-    "largest, shrunk": (
-        make_codec("topk:0.05|qsgd:4,0,shrink=true"),
-        1 - 10 / D / (1 + 10 / 16),
-    ),
+    "largest, shrunk": (make_codec("topk:0.05|qsgd:4,0,shrink=true"), 1 - 10 / D / (1 + 5 / 8)),
     "signs of the largest": (make_codec("topk:0.05|sign"), 1 - 1 / D),
 }
 DRAW_NOTHING = {"dense", "top", "top by layer", "sign", "signs of the largest"}

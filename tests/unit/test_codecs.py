@@ -1,11 +1,14 @@
-"""Every codec: the format, sizes to the byte, exact round trips, and bytes that are no message."""
+"""Every codec: the format, sizes to the byte, exact round trips, and hostile bytes."""
 
 import math
 import struct
 import tracemalloc
+from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedloom.compression.codecs import (
     BF16,
@@ -26,9 +29,11 @@ from fedloom.compression.codecs import (
     make_codec,
     named_codec,
 )
+from fedloom.compression.codecs.base import Header
 from fedloom.compression.codecs.index_coding import Coding
+from fedloom.core.layout import Layout
 from fedloom.core.vector import leaves, rec
-from fedloom.errors import CompositionError, ConfigError, DataError, WireError
+from fedloom.errors import AuthorError, CompositionError, ConfigError, DataError, WireError
 from support.codec_cases import (
     EVERY,
     HALVES,
@@ -47,6 +52,7 @@ from support.codec_cases import (
 )
 from support.refusals import refused
 
+NOT_FINITE = [math.nan, math.inf, -math.inf]
 each_codec = pytest.mark.parametrize("name", EVERY)
 
 # -------------------------------------------------------------------------------------- the format
@@ -163,7 +169,7 @@ def test_the_same_draw_gives_the_same_message(name):
 
 
 # ----------------------------------------------------------------------------------------- refused
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("bad", NOT_FINITE)
 @each_codec
 def test_what_is_not_finite_is_not_sent(name, bad):
     p = normal()
@@ -258,3 +264,165 @@ def test_gigantic_claims_cost_no_memory(name):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1_000_000
+
+
+F32 = torch.float32
+MESSAGES = {name: codec.pack(encode(codec, normal(dtype=F32))) for name, codec in EVERY.items()}
+
+
+def unread(codec, raw, layout=LAYOUT, dtype=F32):
+    with pytest.raises(WireError) as caught:
+        codec.read(raw, layout, dtype)
+    said = str(caught.value)
+    assert "\n" not in said and len(said) < 250
+    return said
+
+
+# ------------------------------------------------------------------------------------ one message
+@each_codec
+def test_an_honest_message_is_read_as_it_is_decoded(name):
+    codec = EVERY[name]
+    for dtype in (F32, torch.float64):
+        raw = codec.pack(encode(codec, normal(dtype=dtype)))
+        here = codec.decode(codec.unpack(raw, LAYOUT), LAYOUT, dtype)
+        assert bits(codec.read(raw, LAYOUT, dtype)) == bits(here)
+        assert bits(codec.read(bytearray(raw), LAYOUT, dtype)) == bits(here)
+
+
+@pytest.mark.parametrize("bad", NOT_FINITE)
+@each_codec
+def test_numbers_that_are_not_finite_are_refused(name, bad):
+    codec = EVERY[name]
+    message = encode(codec, normal(dtype=F32))
+    for field, value in message._asdict().items():
+        if not value.is_floating_point():
+            continue
+        for place in (0, len(value) - 1):
+            worse = value.clone()
+            worse[place] = bad
+            unread(codec, codec.pack(message._replace(**{field: worse})))
+
+
+def test_what_overflows_in_the_models_type_is_refused_and_the_largest_float_is_not():
+    codec = Int8(bucket=100)
+    large = codec.pack(encode(codec, torch.full((D,), 1e30)))
+    assert "not finite as float16" in unread(codec, large, dtype=torch.float16)
+    largest = torch.finfo(F32).max
+    p = torch.tensor([largest, -largest, 0.0])
+    out = Int8().read(Int8().pack(encode(Int8(), p, flat(3))), flat(3), F32)
+    assert torch.allclose(out, p, rtol=1e-5, atol=0)
+
+
+@each_codec
+def test_what_is_no_bytes_is_refused(name):
+    for raw in (None, 7, "text", [1, 2], {"a": b""}, torch.zeros(3)):
+        assert "must be bytes, got" in unread(EVERY[name], raw)
+
+
+def test_what_the_runs_codec_would_not_send_is_refused():
+    """Other options, and more or fewer values than a seed keeps."""
+    pack = lambda codec: codec.pack(encode(codec, normal(dtype=F32)))
+    chain, other = make_codec("topk:0.1|sign"), make_codec("topk:0.1|int8")
+    said = unread(chain, bytes([chain.code]) + pack(other)[1:])
+    assert "has the options 010d; those of this run" in said
+    said = unread(make_codec("qsgd:7,64"), pack(make_codec("qsgd:15,64")))
+    assert "those of this run, QSGD(levels=7" in said
+    codec = RandomDropping(ratio=0.3)
+    message = encode(codec, normal(dtype=F32))
+    for value in (message.value[1:], torch.cat([message.value, message.value[:1]])):
+        assert "its seed keeps" in unread(codec, codec.pack(message._replace(value=value)))
+
+
+# -------------------------------------------------------------------------------------- mutations
+changes = st.lists(
+    st.tuples(
+        st.sampled_from(["set", "bit", "cut", "add", "number", "value", "swap"]),
+        st.integers(0, 2**16),
+        st.integers(0, 2**32 - 1),
+    ),
+    min_size=1,
+    max_size=4,
+)
+VALUES = [math.nan, math.inf, -math.inf, -0.0, 3e38, 1e-45]
+
+
+def mutated(raw, changes):
+    out = bytearray(raw)
+    for what, at, value in changes:
+        at = at % 40 if value % 2 else at % (len(out) + 1)  # half of them where the claims stand
+        if what == "set" and at < len(out):
+            out[at] = value % 256
+        elif what == "bit" and at < len(out):
+            out[at] ^= 1 << value % 8
+        elif what == "cut":
+            del out[at : at + value % 9 + 1]
+        elif what == "add":
+            out[at:at] = bytes(value % 40)
+        elif what == "number":
+            out[at : at + 4] = struct.pack("<I", value)
+        elif what == "value":
+            out[at : at + 4] = struct.pack("<f", VALUES[value % len(VALUES)])
+        elif what == "swap":
+            out[at : at + 4], out[:4] = out[:4], out[at : at + 4]
+    return bytes(out)
+
+
+@settings(max_examples=250, deadline=None, derandomize=True)
+@given(st.sampled_from(sorted(EVERY)), changes)
+def test_mutated_messages_are_finite_vectors_or_refused(name, changes):
+    codec, raw = EVERY[name], mutated(MESSAGES[name], changes)
+    try:
+        out = codec.read(raw, LAYOUT, F32)
+    except WireError as error:
+        assert "\n" not in str(error)
+    else:
+        assert out.shape == (D,) and out.dtype == F32 and bool(out.isfinite().all())
+
+
+# ----------------------------------------------------------------------------------------- memory
+LONG = 1 << 22  # coordinates: a model of 16 MiB
+MODEL, SPARE = 4 * LONG, 6 << 20
+
+
+def peak(act):
+    """Bytes by which a process grows at most while it acts, whoever asks for them."""
+    Path("/proc/self/clear_refs").write_text("5")
+    status = lambda key: next(
+        1024 * int(line.split()[1])
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith(key)
+    )
+    before = status("VmRSS")
+    act()
+    return status("VmHWM") - before
+
+
+def liars():
+    """Short messages that claim much, and long ones whose tables would be longer."""
+    d, bitmap = LONG, LONG // 8
+    head = lambda codec, coding, k: Header(codec.code, F32, int(coding), d, k).bytes()
+    some = EVERY["threshold"]
+    yield "all places, no values", some, head(some, Coding.IMPLIED, d)
+    yield "gaps of one byte", some, head(some, Coding.VARINT, 1) + bytes(8 * bitmap) + bytes(4)
+    ones = np.full(bitmap // 2, 255, np.uint8).tobytes()
+    rest = bytes(bitmap // 2 - 1)
+    yield "a long code", some, head(some, Coding.RICE, 1) + b"\0" + ones + rest + bytes(4)
+    yield "a set too many", some, head(some, Coding.BITMAP, 1) + b"\xff" * bitmap + bytes(4)
+    signs = EVERY["sign"]
+    yield "signs", signs, head(signs, 0, 1) + bytes(4)
+    chained = make_codec("topk:0.01|int8")
+    own = struct.pack("<BBI", 1, 13, 0)
+    yield "a chain of all", chained, head(chained, Coding.IMPLIED, d) + own + bytes(30)
+    layers = EVERY["sign by layer"]
+    yield "magnitudes", layers, head(layers, 0, 2**22) + bytes(2**24)
+    rank = EVERY["rank 1"]
+    yield "factors", rank, head(rank, 0, d) + struct.pack("<H", 1) + bytes(4 * d)
+
+
+@pytest.mark.parametrize("case", [name for name, *_ in liars()])
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+def test_no_claim_costs_more_than_the_model(case):
+    (lie,) = [(codec, raw) for name, codec, raw in liars() if name == case]
+    layout = Layout(("w", "b"), ((LONG // 8, 4), (LONG // 2,)))
+    unread(*lie, layout)
+    assert peak(lambda: unread(*lie, layout)) < MODEL + SPARE

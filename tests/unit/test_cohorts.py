@@ -154,7 +154,6 @@ def test_one_client_that_may_be_meant_as_all_is_said(caplog):
     assert caplog.text.count("cohort = 1 is one client of 4 in every round") == 1
 
 
-# --------------------------------------------------------------------------- clients that change
 def changing(population=500, size=0.04, seed=3, **options):
     return ClientSampler(size, population, seed, churn=Churn(**{"active": 250} | options))
 
@@ -225,7 +224,6 @@ def test_who_has_just_left_is_forgotten_if_that_is_wanted():
     assert ClientSampler(1, 20).forgotten(3) == []
 
 
-# --------------------------------------------------------------------------------- a secret draw
 def secret(key, size=0.3, n=6, sampling="poisson"):
     return SecretClientSampler(size, n, sampling=sampling, secret=key)
 

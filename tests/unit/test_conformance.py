@@ -80,7 +80,6 @@ def importing(tmp_path, monkeypatch):
     return tmp_path
 
 
-# ------------------------------------------------------------------------------- the recurrences
 @pytest.mark.parametrize("problem", [quadratics(), curved(), normalised()])
 def test_gradients_are_those_of_the_loss(problem):
     fed = Federation(problem)
@@ -130,7 +129,6 @@ def test_numbers_that_were_computed_elsewhere(method, settings, reading, right):
     np.testing.assert_allclose(np.concatenate(models), right, atol=1e-12)
 
 
-# ---------------------------------------------------------------------------------- the verdicts
 def test_the_suite_is_right_by_itself():
     verdicts = {name: judge(row, trained_by("fedloom_conformance")) for name, row in ROWS.items()}
     assert {name for name, verdict in verdicts.items() if verdict.kind != "right"} == set()
@@ -187,7 +185,6 @@ def test_a_reading_holds_in_all_cases_or_not_at_all():
     assert verdict.fault is not None and verdict.fault.case == "curved"
 
 
-# ---------------------------------------------------------------------------- adapters and the page
 @pytest.fixture(scope="module")
 def fedloom_trains():
     return load(SUITE / "adapters" / "fedloom" / "adapter.py")[0]

@@ -110,7 +110,7 @@ NOISE = "is another one when it is read twice ... transform=Images("
     [
         (
             lambda: from_datasets([Squares(2), Squares(4, 3)]),
-            "1, sample 3: Squares raised Ru ... disk",
+            "1, sample 3: Squares raised ... disk",
         ),
         (lambda: from_datasets([[(torch.zeros(2), 0), (torch.zeros(3), 0)]]), "sample 1 ... (3,)"),
         (lambda: from_datasets([[(1, 2, 3)]]), "client 0, sample 0 ... a pair of inputs"),
@@ -121,10 +121,7 @@ NOISE = "is another one when it is read twice ... transform=Images("
         (lambda: from_datasets([[(torch.tensor([torch.nan]), 0)]]), "row 0 holds NaN"),
         (lambda: from_datasets([CATS, DOGS, Squares(2)]), "client 2 lists none"),
         (lambda: from_datasets([CATS, DOGS, Squares(2)]), "client 1 ... dog, cat ... cat, dog"),
-        (
-            lambda: from_datasets([CATS, DOGS], class_names=["x", "y"]),
-            "cat, dog ... names are x, y",
-        ),
+        (lambda: from_datasets([CATS, DOGS], class_names=["x", "y"]), "cat, dog ... are x, y"),
         (lambda: from_datasets([LOADER]), "is a DataLoader; give its dataset"),
         (lambda: from_clients({"lyon": LOADER}), "is a DataLoader; give its dataset"),
         (lambda: from_arrays(LOADER, None, iid(2)), "is a DataLoader; give its dataset"),

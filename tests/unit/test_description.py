@@ -29,7 +29,6 @@ def column(values, target=None):
     return described(as_table("here.csv", {"a": values}), ["a"], target, 10).columns["a"]
 
 
-# ------------------------------------------------------------------------------------------ counts
 def test_no_rare_value_follows_from_what_is_told():
     """Whoever knows the rule, the total and what is told still has several numbers for each rarer
     value, and for each that is withheld. All tables of four values with at most eight rows each.
@@ -96,7 +95,6 @@ def test_numbers_of_few_values_are_counted():
         refused(lambda values=values: column(values), says)
 
 
-# --------------------------------------------------------------------------------------- quantiles
 def test_no_quantile_is_one_rows_value_and_no_extreme_shows():
     values = np.random.default_rng(0).normal(50, 9, 200)
     shown, ordered = column([*map(str, values)]), np.sort(values)
@@ -143,7 +141,6 @@ def test_few_numbers_tell_less():
     assert one.rows is None and one.columns == {}
 
 
-# ------------------------------------------------------------------------------------ across sites
 def test_labels_differ_by_what_is_told():
     def site(**counts):
         labels = [name for name, n in counts.items() for _ in range(n)]

@@ -31,7 +31,6 @@ def refused(kind, call, *says):
     assert len(refusals.refused(call, *says, kind=kind)) < 500
 
 
-# --------------------------------------------------------------------------------------- settings
 FILES = {
     "deep arrays": (b"a = " + b"[" * 10_000, "nested deeper"),
     "deep arrays that end": (b"a = " + b"[" * 10_000 + b"]" * 10_000, "nested deeper"),
@@ -139,7 +138,6 @@ def test_capacities_of_the_command_line_are_read_or_refused():
         refused(ConfigError, lambda t=text: levels_of(t), text[:20])
 
 
-# ----------------------------------------------------------------------------------------- arrays
 def npy(array, **header):
     """The bytes of a .npy file, with another header if one is given."""
     out = io.BytesIO()

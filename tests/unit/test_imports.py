@@ -212,7 +212,6 @@ def test_files_and_functions_are_of_a_size_to_read():
                 assert node.end_lineno - node.lineno < 70, f"{path}: {node.name}"
 
 
-# -------------------------------------------------------------------------------- in a new process
 def run(code):
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],

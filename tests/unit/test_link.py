@@ -1,7 +1,9 @@
 """The link: what is refused, what travels, what it costs, and what both sides remember."""
 
+import math
 import pickle
 import re
+import struct
 
 import pytest
 import torch
@@ -22,11 +24,12 @@ from fedloom.compression.codecs import (
 )
 from fedloom.compression.error_feedback import EF21, Forget, Residual
 from fedloom.compression.link import FieldCodec, Link, Whole, via
+from fedloom.core import wire
 from fedloom.core.layout import Layout
 from fedloom.core.rng import generator
 from fedloom.core.vector import leaves, rec
 from fedloom.core.wire import nbytes
-from fedloom.errors import CompositionError, ConfigError
+from fedloom.errors import CompositionError, ConfigError, WireError
 from fedloom.objectives import CrossEntropy
 from fedloom.plan import Plan
 from fedloom.storage.records import freeze, thaw
@@ -295,8 +298,6 @@ def test_who_was_away_pays_for_the_messages_it_missed_or_for_the_whole():
     paid = [downlink.bill(state, whole, missed) for missed in (0, 1, 2, 3, 4, None)]
     assert [p["x"] for p in paid] == [0, 9, 16, 21, 100, 100] and {p["y"] for p in paid} == {3}
     assert whole == {"x": 100, "y": 3}
-    worth = {22: [5, 7, 9], 21: [7, 9], 17: [7, 9], 16: [9], 10: [9], 9: [], 0: []}
-    assert {n: downlink._worth(sizes, n).tolist() for n in worth} == worth
     assert downlink.away({1: 3, 2: None, 4: 4}, 5) == {1: 2, 2: None, 4: 1}
 
 
@@ -312,3 +313,83 @@ def test_the_server_sends_the_difference_to_what_clients_have_seen():
     msg, after, _ = downlink.announce(codecs, now, after, layout, 0, 1)
     assert msg.x.tolist() == [1.0, 7.0, -4.0, 4.0]
     assert downlink.sizes(codecs, now, after, layout) == {"x": 12 + 1 + 4}
+
+
+# -------------------------------------------------------------------------- from hostile senders
+TOP = link_of(delta=[TopK(ratio=0.1)])
+SENT = rec(delta=normal("up").float(), dc=normal("dc").float(), weight=3.0)
+
+
+def packet():
+    return TOP.send(SENT, TOP.init(X.float(), LAYOUT, 0), WHOLE, 0, 7, 1)[0]
+
+
+def number(value):
+    return struct.pack("<d", value)
+
+
+def values(*bad):
+    return torch.tensor([*bad, *[0.0] * (D - len(bad))], dtype=torch.float32).numpy().tobytes()
+
+
+OTHER_PACKETS = {
+    "no packet": None,
+    "a list": [b"", b""],
+    "no fields": {},
+    "a field is missing": lambda p: {k: v for k, v in p.items() if k != "weight"},
+    "a coded field is missing": lambda p: {k: v for k, v in p.items() if k != "delta"},
+    "one too many": lambda p: p | {"more": b""},
+    "a name that is no text": lambda p: p | {7: b"", None: b""},
+}
+OTHER_FIELDS = {
+    "a text": ("dc", "0" * 4 * D),
+    "NaN": ("dc", values(math.nan)),
+    "infinity": ("dc", values(0.0, -math.inf)),
+    "no bytes": ("delta", None),
+    "a damaged message": ("delta", lambda raw: raw[:-1]),
+    "another codec's": ("delta", lambda raw: bytes([Dense().code]) + raw[1:]),
+    "a number": ("weight", 3.0),
+    "a longer number": ("weight", lambda raw: raw * 2),
+    "a shorter number": ("weight", lambda raw: raw[:3]),
+    "no weight": ("weight", number(0.0)),
+    "minus no weight": ("weight", number(-0.0)),
+    "a weight beyond counting": ("weight", number(2.0**32)),
+    "a negative weight": ("weight", number(-3.0)),
+    "an infinite weight": ("weight", number(math.inf)),
+    "a weight that is none": ("weight", number(math.nan)),
+}
+
+
+@pytest.mark.parametrize("case", [*OTHER_PACKETS, *OTHER_FIELDS])
+def test_packets_that_cannot_be_are_refused_in_one_line(case):
+    good = packet()
+    assert TOP.receive(good, LAYOUT, SENT).weight == 3.0
+    apply = lambda change, of: change(of) if callable(change) else change
+    if case in OTHER_PACKETS:
+        bad = apply(OTHER_PACKETS[case], good)
+    else:
+        field, change = OTHER_FIELDS[case]
+        bad = good | {field: apply(change, good[field])}
+    refused(lambda: TOP.receive(bad, LAYOUT, SENT), kind=WireError)
+
+
+def test_a_client_weighs_no_more_than_it_announced():
+    assert TOP.receive(packet(), LAYOUT, SENT, heaviest=3.0).weight == 3.0
+    heavier = lambda: TOP.receive(packet(), LAYOUT, SENT, heaviest=2.5)
+    refused(heavier, "'weight' must be at most 2.5, ... got 3", kind=WireError)
+
+
+def test_records_are_read_from_their_own_bytes_only():
+    like = rec(own=rec(m=torch.zeros(3), flag=torch.zeros(2, dtype=torch.bool)), t=1.0)
+    good = wire.pack(like)
+    wrong = [
+        None,
+        {k: v for k, v in good.items() if k != "own.m"},
+        good | {"more": b""},
+        good | {"t": good["t"] + b"\0"},
+        good | {"t": good["t"][:-1]},
+        good | {"t": 1.0},
+        good | {"own.flag": b"\0\2"},
+    ]
+    for bad in wrong:
+        refused(lambda bad=bad: wire.unpack(bad, like), kind=WireError)

@@ -43,7 +43,6 @@ def federation(sizes, seed=0, weighting="examples", **local):
     return Federation(from_clients(pairs), Local(**local), seed, weighting)
 
 
-# --------------------------------------------------------------------------------------- schedules
 def test_schedules_are_their_formulas():
     assert all(Constant()(t, k) == 1 for t in range(3) for k in range(3))
     assert Exponential(decay=0.9, step_decay=0.8)(3, 2) == pytest.approx(0.9**3 * 0.8**2)
@@ -65,7 +64,6 @@ def test_schedules_by_name():
             Exponential(**wrong)
 
 
-# ----------------------------------------------------------------------------------------- batches
 @settings(max_examples=80, deadline=None)
 @given(
     st.lists(st.integers(1, 20), min_size=1, max_size=4),
@@ -133,7 +131,6 @@ def test_every_pass_round_client_and_seed_has_its_own_order():
     assert again == [b.tolist() for b in fed.batches(1, 1)]
 
 
-# ---------------------------------------------------------------------------------------- settings
 @pytest.mark.parametrize(
     ("make", "says"),
     [

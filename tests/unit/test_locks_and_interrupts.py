@@ -150,7 +150,6 @@ def test_what_is_no_lock_or_has_no_words_is_not_shown(path):
         assert holder(path) == "an unknown process"
 
 
-# ------------------------------------------------------------------------ several pieces at once
 class Adder:
     """Keeps a sum from piece to piece."""
 

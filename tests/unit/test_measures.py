@@ -18,15 +18,7 @@ from fedloom.core.net import Net
 from fedloom.core.rng import generator
 from fedloom.data import digits, dirichlet, from_clients
 from fedloom.errors import CompositionError, ConfigError
-from fedloom.measures import (
-    Cka,
-    Divergence,
-    Hessian,
-    MeanLoss,
-    Plane,
-    Surface,
-    hessian,
-)  # fmt: skip
+from fedloom.measures import Cka, Divergence, Hessian, MeanLoss, Plane, Surface, hessian
 from fedloom.measures.landscape import axes, directions
 from fedloom.measures.local_models import activations, gram, layers_of, local_models
 from fedloom.models import mlp
@@ -140,11 +132,9 @@ def test_a_plane_of_a_quadratic_loss_is_that_quadratic():
     line = nn.Linear(3, 1, bias=False).double()
     nn.init.zeros_(line.weight)
     experiment = Experiment(
-        algorithm=FedAvg(), model=line,
+        algorithm=FedAvg(), model=line, rounds=1, device="cpu", objective=SquaredError(),
         data=from_clients(list(zip(x, y, strict=True)), dtype=torch.float64),
-        objective=SquaredError(), local=Local(steps=1, batch=None, lr=0.1), cohort=[[0, 2, 3]],
-        device="cpu",
-        rounds=1,
+        local=Local(steps=1, batch=None, lr=0.1), cohort=[[0, 2, 3]],
     )  # fmt: skip
     measure = Plane(points=3, margin=1.0, examples=100)
     result = measure.of(next(trace(experiment, 1)))

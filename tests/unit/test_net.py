@@ -337,14 +337,6 @@ def inputs(n: int = 5) -> Tensor:
     return torch.randn(n, 3, dtype=torch.float64)
 
 
-class Stack(nn.Module):
-    """A list of modules called blocks names none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList([nn.Linear(2, 2)])
-
-
 class Skip(nn.Sequential):
     """A sequential with a forward of its own has no blocks."""
 
@@ -358,7 +350,6 @@ class Skip(nn.Sequential):
         (Forked, ("body.first", "body.second", "head")),
         (repeated, ("0", "1", "2", "3", "4")),
         (lambda: nn.Linear(2, 2), ()),
-        (Stack, ()),
         (lambda: Skip(nn.Linear(2, 2), nn.Linear(2, 2)), ()),
     ],
 )
@@ -395,13 +386,6 @@ def test_a_path_may_stop_early_and_go_on_with_another_vector(make):
         if 0 < b < n and make is not repeated:
             assert not torch.allclose(mixed, net(y, a))
     assert torch.equal(net.path([], a), a)
-
-
-def test_each_block_runs_with_its_own_vector():
-    net, a = net_of(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))), inputs()
-    x, y = vectors(net)
-    want = (a @ x[:12].view(4, 3).T + x[12:16]).tanh() @ y[16:24].view(2, 4).T + y[24:]
-    torch.testing.assert_close(net.path([x, x, y], a), want, rtol=0, atol=1e-14)
 
 
 @each_net

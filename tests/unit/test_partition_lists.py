@@ -180,10 +180,7 @@ def test_a_partition_of_a_users_own_returns_lists_of_indices(tmp_path, monkeypat
     for words, says in (
         (["partition=mine.py:wrong"], "partition wrong returned a dict; return a list of indices"),
         (["partition=mine.py:floats"], "partition floats: the indices of client 0 ... float64"),
-        (
-            ["partition=mine.py:cut", "data.partition.clients=3"],
-            "'mine.py:cut' has no key 'clients'",
-        ),
+        (["partition=mine.py:cut", "data.partition.clients=3"], "mine.py:cut' has no key 'clients"),
     ):
         refused(lambda words=words: sizes(*words), says)
 

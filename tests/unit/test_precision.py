@@ -142,7 +142,6 @@ def test_a_gpus_products_are_full_and_afterwards_as_they_were():
         assert [kind.allow_tf32 for kind in cuda] == before
 
 
-# ------------------------------------------------------------------- what it would save, in a line
 @pytest.fixture
 def timed(monkeypatch):
     """A clock by which a step takes 2 s, and 0.5 s in bfloat16; the first of each, 100 s more."""

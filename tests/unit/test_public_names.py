@@ -12,7 +12,6 @@ import pytest
 import fedloom
 from fedloom import algorithms
 from fedloom.algorithm import Algorithm
-from fedloom.algorithms import FedAdam, FedAvgM, FedProx, FedSAM
 from fedloom.algorithms.registry import ALGORITHMS, label_of, make_algorithm
 from tiny import SOURCE
 
@@ -74,10 +73,3 @@ def test_a_listed_method_is_a_name_in_python(name):
         assert hints.pop("return") is Algorithm
         assert hints.keys() == inspect.signature(make).parameters.keys()
         assert re.match(rf"{re.escape(label)} \(", make.__doc__) and "Reference: " in make.__doc__
-
-
-def test_papers_names_take_hyper_parameters():
-    assert FedProx(mu=0.1) == make_algorithm("fedprox", mu=0.1)
-    assert repr(FedProx(mu=0.1)) == "Prox(inner=FedAvg(server_lr=1.0), mu=0.1)"
-    assert FedAvgM(beta=0.4) == algorithms.fedavgm(beta=0.4)
-    assert FedAdam(tau=0.1) != FedAdam() and FedSAM(rho=0.1) == algorithms.fedsam(rho=0.1)

@@ -67,7 +67,6 @@ def home(tmp_path, monkeypatch):
     gc.collect()
 
 
-# --------------------------------------------------------------------------------------- downloads
 def test_the_root_is_the_argument_then_the_variable_then_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDLOOM_DATA", str(tmp_path / "set"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -147,7 +146,6 @@ def test_an_archive_is_verified_unpacked_and_not_kept_and_one_that_fails_leaves_
     assert [p.name for p in root.iterdir()] == ["set"]
 
 
-# --------------------------------------------------------------------------------------------- idx
 @pytest.mark.parametrize(("code", "dtype"), [(8, "u1"), (0x0C, ">i4")])
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_idx_files_are_read(tmp_path, code, dtype, ending):
@@ -157,7 +155,6 @@ def test_idx_files_are_read(tmp_path, code, dtype, ending):
     assert np.array_equal(read.numpy(), array)
 
 
-# --------------------------------------------------------------------------------- MNIST-like sets
 @pytest.fixture
 def tiny(home):
     """An IdxSet of 5 + 3 images of 2 x 2 whose home is the local server."""

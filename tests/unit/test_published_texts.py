@@ -15,7 +15,6 @@ from fedloom.data.published.leaf import ALPHABET, encode
 from fedloom.data.raw_inputs import by_frequency, padded
 from support.refusals import refused
 
-# ------------------------------------------------------------------------------------- Shakespeare
 TEXT = "".join(ALPHABET[i * 7 % 80] for i in range(100))
 OTHER = "To be, or not to be: that is the question. " * 3
 
@@ -94,7 +93,6 @@ def test_a_role_that_is_altered_is_named(roles, data, says):
     refused(lambda: roles(GHOST=data), "user GHOST", says)
 
 
-# -------------------------------------------------------------------------------------- WikiText-2
 def wikitext(tmp_path, **parts):
     for part, text in parts.items():
         write(tmp_path / "wikitext-2" / f"wiki.{part}.tokens", text)
@@ -131,7 +129,6 @@ def test_a_training_text_that_cannot_be_read_points_to_what_is_there(tmp_path):
         refused(lambda: load(part="valid"), says)
 
 
-# ----------------------------------------------------------------------------------------- AG News
 NEWS = '"3","Fears, he said","Wall St. \\falls"\n"1","A ""quoted"" word","Peace"\n'
 
 

@@ -54,7 +54,7 @@ def test_an_engine_by_its_name_and_what_it_is_without_torchrun(caplog):
         (lambda: engine_for("serial", Many(8), 4, 10), "8 ranks, and the largest cohort has 4"),
         (
             lambda: opened(engine_for("vectorised:3", Many(2), 3, 10)),
-            "of 3, is 1 chunk of 3 clients ... vectorised:2",
+            "1 chunk of 3 ... vectorised:2",
         ),
     ],
 )

@@ -42,7 +42,6 @@ def saved(run, rounds, keep=2):
         run.save(Snapshot(t, srv, torch.zeros(2), {}), memory, keep)
 
 
-# ------------------------------------------------------------------------------------- the folder
 def test_a_new_run_removes_what_a_kill_in_the_first_moments_left(tmp_path):
     left = [tmp_path / ".partition.json.77.part", tmp_path / "checkpoints", tmp_path / ".lock"]
     left[0].touch(), left[1].mkdir(), left[2].touch()
@@ -99,7 +98,6 @@ def test_json_that_cannot_be_read_is_an_error_of_one_line(run):
         assert "\n" not in str(caught.value)
 
 
-# ---------------------------------------------------------------------------------------- the log
 def test_a_log_that_is_damaged_or_gone_is_said_before_anything_is_removed(run):
     saved(run, [1, 2])
     size = run.rounds.stat().st_size
@@ -149,7 +147,6 @@ def test_a_checksum_is_of_as_many_bytes_as_are_wanted(tmp_path, monkeypatch):
         assert checksum(tmp_path / "f", size) == sha256(content[:size])
 
 
-# ---------------------------------------------------------------------------------- the manifests
 CONTENT = {
     "round": 12,
     "srv": {"fields": {"x": {"tensor": "x"}, "t": 0.1}},

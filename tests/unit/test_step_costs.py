@@ -19,7 +19,6 @@ from fedloom.experiment import result
 from fedloom.experiment.experiment import Experiment
 from fedloom.submodels import FIARSE, HeteroFL
 
-# ---------------------------------------------------------------------------- clients of each size
 WIDE = 96
 WHOLE = 64 * WIDE + WIDE + WIDE * 10 + 10
 SIZES = (1.0, 1 / 4, 1 / 16)
@@ -97,7 +96,6 @@ def test_a_finished_run_keeps_its_summary_when_a_step_after_it_fails(monkeypatch
     assert "not in the summary: out of memory" in caplog.text
 
 
-# --------------------------------------------------------------------------------------- a dry run
 D, K, TESTS, EXAMPLES = 6, 3, 11, (8, 12)
 
 

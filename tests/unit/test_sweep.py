@@ -75,24 +75,32 @@ def test_a_validation_split_is_cut_unless_there_is_one_or_the_papers_way(more, b
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "search", "said"),
     [
-        (["local.lr=0.1"], "nothing to try"),
-        (["local.lr=0.1,0.1"], "there twice"),
-        (["local.lr=0.1,"], "empty"),
-        (["local.lr=1,2", "local.lr=3,4"], "tried twice"),
-        (["seed=0,1,2"], "give seeds=3"),
-        (["local.lr=0.1,high"], "local.lr must be in (0, inf)"),
-        (["algorithm=fedavg,fedacgg"], "did you mean 'fedacg'"),
-        (["local.lr"], "expected key=value"),
-        (["local.lr=0.1..1", "local.batch=1,2"], "give --trials too"),
+        (["local.lr=0.1"], False, "nothing to try"),
+        (["local.lr=0.1,0.1"], False, "there twice"),
+        (["local.lr=0.1,"], False, "empty"),
+        (["local.lr=1,2", "local.lr=3,4"], False, "tried twice"),
+        (["seed=0,1,2"], False, "give seeds=3"),
+        (["local.lr=0.1,high"], False, "local.lr must be in (0, inf)"),
+        (["algorithm=fedavg,fedacgg"], False, "did you mean 'fedacg'"),
+        (["local.lr"], False, "expected key=value"),
+        (["local.lr=0.1..1", "local.batch=1,2"], False, "give --trials too"),
+        (["rounds=2"], True, "nothing to try: give a setting a range"),
+        (["local.lr=1..0.1"], True, "a range goes up"),
+        (["local.lr=0..1:log"], True, "begins above 0"),
+        (["local.lr=0.1..1:cube"], True, "a range goes up, as"),
+        (["local.lr=a..b"], True, "a range is two numbers"),
+        (["local.lr=0.1,0.1"], True, "there twice"),
+        (["local.lr=0.1,1", "local.lr=1..2"], True, "tried twice"),
+        (["seed=0..4"], True, "the seed is nothing to choose"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_runs(words, said):
-    refused(lambda: plan("digits", words), said, kind=ConfigError)
+def test_what_is_wrong_is_said_before_anything_runs(words, search, said):
+    make = lambda: Sweep("digits", words, search=search)
+    refused(make if search else lambda: make().grid(), said, kind=ConfigError)
 
 
-# ------------------------------------------------------------------------ what came of it
 def finish(folder, validation, test):
     """A finished run with these values, an evaluation a round; its moving average is 0."""
     fake_run(folder, test, ema=[0.0] * len(test))
@@ -168,30 +176,12 @@ def test_ranges_and_lists_are_told_apart():
     }
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["rounds=2"], "nothing to try: give a setting a range"),
-        (["local.lr=1..0.1"], "a range goes up"),
-        (["local.lr=0..1:log"], "begins above 0"),
-        (["local.lr=0.1..1:cube"], "a range goes up, as"),
-        (["local.lr=a..b"], "a range is two numbers"),
-        (["local.lr=0.1,0.1"], "there twice"),
-        (["local.lr=0.1,1", "local.lr=1..2"], "tried twice"),
-        (["seed=0..4"], "the seed is nothing to choose"),
-    ],
-)
-def test_what_is_no_range_is_said(words, said):
-    refused(lambda: Sweep("digits", words, search=True), said, kind=ConfigError)
-
-
 def test_without_optuna_it_is_said_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ConfigError, match=r"pip install .*\[optuna\]"):
         Search(Sweep("digits", SPACE, search=True), 3)
 
 
-# ------------------------------------------------------------------------------------- with optuna
 def swept(*more):
     words = ["swept", "digits", *SMALL, *SPACE, "--quiet", *more]
     return CliRunner().invoke(cli, words, prog_name="fedloom")

@@ -16,7 +16,6 @@ from fedloom.core.net import Net
 from fedloom.data import from_clients
 from fedloom.errors import ConfigError, DataError
 from fedloom.models import LSTM, huggingface_text, roberta_base
-from fedloom.models.recurrent import _plain
 from fedloom.objectives import FedMLB
 from support.refusals import refused
 from tiny import clusters, small, weights
@@ -67,33 +66,6 @@ def test_it_is_torchs_lstm_with_all_gradients_and_names(case):
 def test_first_weights_are_uniform_as_torch_draws_them():
     for value in LSTM(7, 25).parameters():
         assert 0.9 / 5 < value.abs().max() <= 1 / 5
-
-
-def by_hand(a, h, c, w, u, b1, b2):
-    """One example, one step after another, gate by gate."""
-    size, out = len(h), []
-    for step in a:
-        z = w @ step + b1 + u @ h + b2
-        i, f, g, o = (z[k * size : (k + 1) * size] for k in range(4))
-        sigma = lambda v: 1 / (1 + (-v).exp())
-        c = sigma(f) * c + sigma(i) * g.tanh()
-        h = sigma(o) * c.tanh()
-        out.append(h)
-    return torch.stack(out), h, c
-
-
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
-def test_both_ways_to_run_a_layer_are_the_formula(dtype, bound):
-    ours, _ = pair(dtype, num_layers=1, batch_first=True)
-    a, weights = batch(True, dtype), list(ours.parameters())
-    h, c = torch.randn(2, B, H, dtype=dtype)
-    plain = _plain(a, h, c, weights)
-    outputs, (h_end, c_end) = ours(a, (h[None], c[None]))
-    for k in range(B):
-        want = by_hand(a[k], h[k], c[k], *weights)
-        for one, other, third in zip(plain, (outputs, h_end[0], c_end[0]), want, strict=True):
-            close(one[k], third, bound)
-            close(other[k], third, bound)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +129,6 @@ def test_sizes_and_inputs_that_do_not_fit_are_refused(make, says):
     refused(make, says)
 
 
-# ------------------------------------------------------------------- without the library
 class Answer(nn.Module):
     """Gives its logits as a field, as the models of Hugging Face do."""
 
@@ -203,7 +174,6 @@ def test_values_out_of_range_are_refused(options, says):
     refused(lambda: huggingface_text("x", **options), says, kind=ConfigError)
 
 
-# ---------------------------------------------------------------------------- with it: small models
 def need():
     return pytest.importorskip("transformers", reason="the extra fedloom[text] is not installed")
 

@@ -152,7 +152,6 @@ def test_a_callback_may_see_the_model():
     assert watched.last == small().run().last
 
 
-# ------------------------------------------------------------------------------ the real libraries
 REAL = pytest.mark.filterwarnings("ignore")  # of their own
 
 
