@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedloom import FedAvg, LocalSGD
-from fedloom.algorithm import CHANGE, MEAN, Job, Oracle, Round, Trait
+from fedloom.algorithm import CHANGE, MEAN, Job, Round, Trait
 from fedloom.algorithms import FedACG, FedNova, Scaffold, diloco, fedams, fedprox
 from fedloom.algorithms.more.diloco import DiLoCoSteps
 from fedloom.algorithms.registry import ALGORITHMS, label_of, make_algorithm, options
@@ -306,20 +306,3 @@ def test_methods_have_their_papers_numbers_by_default(name):
     method = make_algorithm(name)
     assert method == make_algorithm(name, **USUAL[name])
     assert label_of(method) == ALGORITHMS.label(name)
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_client_at_rest_sends_nothing(name):
-    method, zero = make_algorithm(name), torch.zeros_like(X)
-    srv, mem = method.server_init(X, rec(m=zero, v=zero)), method.client_init(X)
-    msg = method.broadcast(srv)
-    still = Oracle(torch.zeros_like, torch.sum)
-    job = JOB._replace(full=still)
-    if method.asks:
-        answer, mem = method.ask(msg, mem, job)
-        msg = rec(**msg._asdict(), **answer._asdict())
-    x, loc = method.start(msg, mem, job)
-    d, loc = method.direction(x, loc, msg, mem, still, job)
-    up, _ = method.finish(x - JOB.lr * d, loc, msg, mem, job)
-    assert not up.delta.any() and up.weight == 2.0
-    assert torch.equal(method.model(srv), X)

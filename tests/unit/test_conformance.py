@@ -3,10 +3,8 @@
 import importlib
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,8 +22,6 @@ from fedloom_conformance.verdict import reference
 ROOT = Path(__file__).parents[2]
 SUITE = ROOT / "packages" / "fedloom-conformance"
 ROWS = {row.name: row for row in rows()}
-Pairs = list[tuple[str, str]]
-Train = Callable[[Problem, str, dict[str, Any]], list[Any]]
 
 
 def trained_by(package, **reading):

@@ -355,7 +355,6 @@ def test_each_makers_samples_are_divided_again():
 
 
 NORMS = {"mean": (0.2, 0.4), "std": (0.5, 2.0)}
-PLAIN = Images(**NORMS, dtype=torch.float64)
 MEAN, STD = (np.array(v)[:, None, None] for v in NORMS.values())
 
 

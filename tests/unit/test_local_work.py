@@ -182,33 +182,24 @@ SIZES = (7, 4, 12)
 def numbered():
     """Every example has its own number as its input."""
     ends = np.cumsum([0, *SIZES])
-    pairs = [
-        (torch.arange(a, b).float()[:, None], torch.zeros(b - a, 1))
-        for a, b in itertools.pairwise(ends)
-    ]
-    return from_clients(pairs)
+    parts = [torch.arange(a, b).float()[:, None] for a, b in itertools.pairwise(ends)]
+    return from_clients([(part, torch.zeros_like(part)) for part in parts])
 
 
 def experiment(**changes):
     """The model is the mean of what it has seen: its steps tell which examples they had."""
-    return Experiment(
-        algorithm=FedAvg(),
-        model=Variables(torch.zeros(1)),
-        objective=Function(f=lambda x, inputs, targets: 0.5 * (x - inputs).square().mean()),
-        data=numbered(),
-        local=Local(steps=3, batch=2, lr=0.3, passes="continue"),
-        device="cpu",
-        **{"rounds": 5, "engine": "serial"} | changes,
-    )
+    parts = {"algorithm": FedAvg(), "model": Variables(torch.zeros(1)), "data": numbered()}
+    parts |= {"objective": Function(f=lambda x, i, _: 0.5 * (x - i).square().mean()), "rounds": 5}
+    parts |= {"local": Local(steps=3, batch=2, lr=0.3, passes="continue"), "engine": "serial"}
+    return Experiment(**(parts | {"device": "cpu"} | changes))
 
 
 def seen(fed, client, rounds):
     """The batches of a client that takes part in every round."""
     steps = fed.steps(client)
     batches = [b.tolist() for t in range(rounds) for b in fed.batches(client, t, t * steps)]
-    assert [len(b) for b in batches] == [
-        n for t in range(rounds) for n in fed.sizes(client, t * steps)
-    ]
+    sizes = [n for t in range(rounds) for n in fed.sizes(client, t * steps)]
+    assert [len(b) for b in batches] == sizes
     return batches
 
 
@@ -228,26 +219,12 @@ def test_every_pass_has_every_example_once_whatever_the_rounds():
 
 def test_a_whole_batch_loss_has_batches_of_one_size_at_a_time():
     draw = np.random.default_rng(0)
-    pairs = [
-        (
-            torch.tensor(draw.normal(size=(n, 2))),
-            torch.tensor(np.stack([draw.random(n), draw.integers(0, 2, n)], 1)),
-        )
-        for n in SIZES
-    ]
-    runs = [
-        Experiment(
-            algorithm=FedAvg(),
-            model=lambda: torch.nn.Linear(2, 1).double(),
-            objective=Cox(),
-            data=from_clients(pairs, dtype=torch.float64),
-            local=Local(steps=3, batch=3, lr=0.1, passes=Continue()),
-            rounds=4,
-            engine=engine,
-            device="cpu",
-        ).run(progress=False)
-        for engine in ("serial", "vectorised:3")
-    ]
+    times = lambda n: np.stack([draw.random(n), draw.integers(0, 2, n)], 1)
+    data = from_clients([(draw.normal(size=(n, 2)), times(n)) for n in SIZES], dtype=torch.float64)
+    local = Local(steps=3, batch=3, lr=0.1, passes=Continue())
+    parts = {"model": lambda: torch.nn.Linear(2, 1).double(), "objective": Cox(), "data": data}
+    parts |= {"local": local, "rounds": 4}
+    runs = [experiment(**parts, engine=engine).run() for engine in ("serial", "vectorised:3")]
     assert torch.allclose(*(r.state.x for r in runs), atol=1e-12)
 
 

@@ -35,7 +35,6 @@ def flat(tensors):
     return torch.cat([t.detach().reshape(-1) for t in tensors])
 
 
-# ------------------------------------------------------------------------- where a coordinate lies
 @given(SHAPES)
 def test_every_coordinate_is_in_one_piece_and_comes_back_where_it_was(some):
     layout = Layout(tuple(f"p{n}" for n in range(len(some))), tuple(some))
@@ -67,7 +66,6 @@ def test_the_order_is_the_modules_and_pieces_that_do_not_fit_are_named():
         layout.views(torch.zeros(9))
 
 
-# --------------------------------------------------------------------------- values and gradients
 @pytest.mark.parametrize("way", ["live", "functional"])
 def test_values_and_gradients_are_the_modules(module, way):
     net, other = Net(module), copy.deepcopy(module)
@@ -156,7 +154,6 @@ def test_the_gradient_is_differentiated_once_more_and_an_error_leaves_no_trace()
     assert not torch._C._functorch.maybe_current_level()
 
 
-# ----------------------------------------------------------------------------------------- buffers
 def test_buffers_are_a_second_vector_and_counters_go_back(module):
     net = Net(module)
     start = net.init_buffers()
@@ -243,7 +240,6 @@ def test_a_shared_buffer_may_be_written_into_and_not_assigned_at_one_place():
     assert one.running_mean is two.running_mean
 
 
-# ----------------------------------------------------------------------------------------- refused
 def test_what_cannot_be_trained_copied_or_sent_is_refused():
     mixed = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1).double())
     refused(lambda: Net(nn.LazyLinear(3)), "lazy", kind=DataError)
@@ -409,17 +405,17 @@ def test_in_place_layers_do_not_change_what_was_kept():
     net = net_of(overwriting)
     (x, _), a = vectors(net), inputs()
     first, second, _ = net.stages(x, a)
-    assert float(first.min()) < 0  # the ReLU behind it would have made it positive
-    assert float(second.min()) < 0
+    assert (
+        float(first.min()) < 0 and float(second.min()) < 0
+    )  # a ReLU would have made them positive
     net.stages(net.live(x), a)[0].sum().backward()  # and autograd finds it unchanged
 
 
-# ---------------------------------------------------------------------------- what is refused
-@pytest.mark.parametrize(("number", "start"), [(4, 0), (2, 2), (1, -1)])
-def test_more_vectors_than_blocks_are_refused(number, start):
+def test_more_vectors_than_blocks_are_refused():
     net = net_of(Forked)
-    path = lambda: net.path(vectors(net, number), inputs(), start=start)
-    refused(path, "path() got ... has 3 blocks", kind=DataError)
+    for number, start in ((4, 0), (2, 2), (1, -1)):
+        path = lambda n=number, start=start: net.path(vectors(net, n), inputs(), start=start)
+        refused(path, "path() got ... has 3 blocks", kind=DataError)
 
 
 class Loose(Forked):
@@ -465,8 +461,7 @@ def test_blocks_that_train_nothing_or_give_no_tensor_are_refused():
 
     nothing = net_of(lambda: nn.Sequential(nn.Flatten(), nn.Linear(3, 2)))
     nothing.check_blocks("Some", inputs())
-    pair = net_of(lambda: nn.Sequential(nn.Linear(3, 3), Pair(), First(3, 2)))
-    one = net_of(lambda: nn.Linear(3, 2))
+    pair, one = net_of(lambda: nn.Sequential(Pair(), First(3, 2))), net_of(lambda: nn.Linear(3, 2))
     trained = lambda: nothing.check_blocks("Some", inputs(), trained=True)
     refused(trained, "nothing before '1' has a trained parameter", kind=CompositionError)
     for net, says in ((pair, "gets a tuple"), (one, "net.both and Linear")):
@@ -474,7 +469,6 @@ def test_blocks_that_train_nothing_or_give_no_tensor_are_refused():
         refused(both, says, kind=CompositionError)
 
 
-# -------------------------------------------------------------------------- evaluation mode
 def test_evaluating_gives_every_layer_its_mode_back():
     net = net_of(
         lambda: nn.Sequential(nn.Dropout(), nn.Linear(3, 2), nn.BatchNorm1d(2), nn.LSTM(2, 2))
@@ -490,9 +484,7 @@ def test_evaluating_gives_every_layer_its_mode_back():
 
 @pytest.mark.parametrize("objective", [MOON(), FedNTD(), FedMLB()], ids=lambda o: o.name)
 def test_received_models_leave_the_statistics_of_batch_norm_alone(objective):
-    def make():
-        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-
+    make = lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     net, a, y = net_of(make), inputs(), torch.tensor([0, 1, 1, 0, 1])
     x, ref = vectors(net)
     mem = rec(prev=ref, seen=torch.tensor(1.0))

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import re
 from pathlib import Path
 
 import pytest
@@ -243,9 +242,7 @@ def test_all_rows_in_one_place_have_no_part_of_the_typed_partition(tmp_path):
     ],
 )
 def test_what_cannot_be_advised_is_one_line(word, said, tmp_path):
-    with pytest.raises(ConfigError, match=re.escape(said)) as caught:
-        advise(tmp_path, word)
-    assert "\n" not in str(caught.value)
+    refused(lambda: advise(tmp_path, word), said, kind=ConfigError)
 
 
 @pytest.mark.parametrize(
@@ -335,8 +332,6 @@ def test_where_time_is_short_fedavg_and_the_method_of_the_settings_are_compared(
     """30 methods x 4 trials x 1.5 x 20 s are an hour, and half of the time is for them."""
     advice = screen("algorithm=scaffold", scores={"feddc": 0.9}, each=20.0)
     assert [m.name for m in advice.candidates] == ["fedavg", "scaffold"] and advice.screen is None
-    said = r"60 minutes are too few to try 29 methods beside FedAvg .* --minutes 120, or name one"
-    with pytest.raises(ConfigError, match=said) as caught:
-        screen(each=20.0, folder="plain")
-    assert "\n" not in str(caught.value)
+    said = "60 minutes are too few to try 29 methods beside FedAvg ... --minutes 120, or name one"
+    refused(lambda: screen(each=20.0, folder="plain"), said, kind=ConfigError)
     assert screen(minutes=130, each=20.0, folder="plain").screen is not None

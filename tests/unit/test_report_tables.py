@@ -174,7 +174,6 @@ def test_a_target_is_first_reached_on_the_ema_curve_or_from_above(tmp_path):
     assert first_hit(lower, 5.0).round == 2 and best(lower) == 4.0
 
 
-BOTH = BYTES_DOWN + BYTES_UP
 CURVES = [[0.5, 0.9, 0.8], [0.4, 0.6, 0.7], [0.3, 0.4, 0.6]]
 EMAS = [[0.5, 0.7, 0.75], [0.4, 0.5, 0.7], [0.3, 0.35, 0.45]]
 
