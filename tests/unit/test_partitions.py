@@ -178,6 +178,7 @@ def test_small_partitions_by_hand():
     assert (rows.max(0).values - rows.min(0).values <= 1).all()
     tiny = counts_of(dirichlet(1e-9, 100).split(TENTHS, 0), TENTHS)[:50]
     assert (tiny.max(1).values == 500).all(), "one class each, as long as it lasts"
+    assert everything_once(dirichlet(1e-9, 30).split(TENS, 0), 30), "and then any other"
 
 
 @pytest.mark.parametrize(
