@@ -453,7 +453,6 @@ def test_vectorised_without_a_number_never_asks_for_free_memory(monkeypatch):
     assert choose_chunk(*parts, 0).family == "vectorised:1"  # as in rounds that are mostly empty
 
 
-# --------------------------------------------------------------------------------------- names
 BEHIND = ("vectorised", "workers:2", "auto+serial", "ranks")
 
 

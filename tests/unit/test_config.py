@@ -347,7 +347,6 @@ def test_other_bits_are_said_with_a_cure(change, said, run):
         from_run(run, [change])
 
 
-# ------------------------------------------------------------------------------ words of settings
 @pytest.mark.parametrize("name", TABLES)
 def test_every_key_has_a_meaning_and_what_it_takes(name):
     settings = settings_in(name)

@@ -208,7 +208,6 @@ def test_a_damaged_or_empty_parquet_file_is_named(parquet, tmp_path):
         refused(lambda: table(path=tmp_path / "u.parquet", client="site"), "u.parquet is no whole")
 
 
-# ------------------------------------------------------------ Hugging Face, by a stand-in for it
 @pytest.fixture
 def hub(monkeypatch):
     sets = {}

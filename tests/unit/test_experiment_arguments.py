@@ -258,7 +258,6 @@ def test_going_on_under_other_instructions_is_said(tmp_path, monkeypatch, caplog
     assert f"instructions {own}" in environment()["earlier"]
 
 
-# ------------------------------------------------------------------------ lists, numpy's numbers
 EACH = {
     "numpy clients": (
         {"cohort": [np.arange(3), [np.int64(4)]], "rounds": np.int32(2)},

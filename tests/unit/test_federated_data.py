@@ -41,7 +41,6 @@ def small(**changes):
     return FederatedData(**{**parts, **changes})
 
 
-# ------------------------------------------------------------------------------------- index lists
 @given(st.lists(st.lists(st.integers(0, 50), max_size=6), min_size=1, max_size=8))
 def test_ragged_keeps_every_list(lists):
     ragged = Ragged.from_lists(lists)

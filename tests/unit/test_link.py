@@ -215,7 +215,6 @@ def test_every_client_round_and_field_draws_for_itself():
     assert len(set(others)) == 4
 
 
-# ------------------------------------------------------------------------------------------ memory
 def test_memory_is_empty_where_nothing_is_remembered():
     link = link_of(TopK())
     memory = link.init(X, LAYOUT, 0)
@@ -262,7 +261,6 @@ def test_what_is_kept_is_written_over_nothing_that_somebody_has(feedback):
         assert torch.equal(up.delta, delta) and torch.equal(state.delta.e, e)
 
 
-# ---------------------------------------------------------------------------------------- feedback
 @pytest.mark.parametrize(
     ("kind", "lengths", "aim", "kept", "lost", "arrived", "flags"),
     [
@@ -291,7 +289,6 @@ def test_a_link_knows_what_it_loses_and_what_the_server_lacks():
     assert Link({"m": FieldCodec(TopK())}).squares(up, state) is None
 
 
-# ---------------------------------------------------------------------------------------- downlink
 def test_who_was_away_pays_for_the_messages_it_missed_or_for_the_whole():
     sizes, whole = torch.tensor([5, 7, 9]), {"x": 100, "y": 3}
     state = rec(x=rec(sizes=sizes))

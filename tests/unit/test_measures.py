@@ -85,7 +85,6 @@ def test_a_quadratic_run_has_the_mean_curvature_in_every_row():
     assert run.curve("hessian_trace")[1] == pytest.approx([A.mean(0).sum()] * 2)
 
 
-# -------------------------------------------------------------------------------------- surface
 def test_a_surface_of_a_quadratic_loss_is_that_quadratic():
     # f(w) = mean (x w - y)^2, so f(w + a u + b v) = mean (x (w + a u + b v) - y)^2
     line = nn.Linear(3, 1, bias=False).double()
@@ -113,7 +112,6 @@ def test_directions_are_scaled_filter_by_filter():
     assert float(u @ v) != float(u @ u)
 
 
-# -------------------------------------------------------------------------- plane of local models
 def test_the_axes_of_a_plane_give_its_points_back():
     models = list(torch.randn(3, 7, **DOUBLES))
     middle, u, v, at = axes(models)
@@ -156,7 +154,6 @@ def test_a_plane_of_a_quadratic_loss_is_that_quadratic():
     assert columns["plane_distance"] == pytest.approx(sum(result["distances"]) / 3)
 
 
-# ------------------------------------------------------------------------- divergence, in a run
 def test_divergence_is_that_of_the_closed_form():
     # K steps of rate r from x end at b + (1 - r a)^K (x - b)
     experiment = quadratics(FedAvg(), cohort=[[0, 1, 2, 3], [1, 3]])
@@ -251,7 +248,6 @@ def test_a_layer_that_is_used_twice_and_one_that_gives_several_outputs():
     assert result["row"].shape == (6, 6)
 
 
-# --------------------------------------------------------------------------------- what is refused
 class Own:
     """A measure of a user's own, whose column is taken."""
 

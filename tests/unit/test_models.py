@@ -55,7 +55,6 @@ def shapes(build, *options) -> nn.Module:
         return build(*options)
 
 
-# ------------------------------------------------------------------------------------------ counts
 STEM, NORMS, HEAD = 1_728, 9_600, 5_130  # of FIARSE's network; its layers:
 LAYERS = 147_456 + 524_288 + 2_097_152 + 8_388_608
 PUBLISHED = {  # the count, and the sum of the layers
@@ -234,7 +233,6 @@ def test_the_resnet_is_cut_to_the_published_shares(r, share):
     assert view.net(view.net.init(), torch.randn(2, 3, 16, 16)).shape == (2, 10)
 
 
-# ------------------------------------------------------------------------ statistics of batch norm
 def test_gathered_statistics_are_the_means_of_those_of_the_batches():
     net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, track_running_stats=False)).double()
     batches = [torch.randn(4, 2, 6, 6, dtype=torch.float64) + k for k in range(3)]
@@ -332,7 +330,6 @@ def test_padding_changes_nothing_and_first_weights_of_the_transformer_are_small(
         assert float(value.std()) == pytest.approx(0.02, rel=loose)
 
 
-# ----------------------------------------------------------------------------------------- refused
 @pytest.mark.parametrize(
     ("build", "says"),
     [
@@ -429,7 +426,6 @@ def test_a_small_part_may_be_the_one_that_cannot():
     refused(slim.build, "a norm has one value", kind=CompositionError)
 
 
-# ---------------------------------------------------------------------------------------- pooling
 FORMATS = {"torch's order": torch.contiguous_format, "channels-last": torch.channels_last}
 
 

@@ -48,7 +48,6 @@ def six(**changes):
     return FederatedData(**{**parts, **changes})
 
 
-# ----------------------------------------------------------------------------------- files of ours
 def test_a_saved_split_is_a_partition(tmp_path):
     data = dealt_four()
     data.save_indices(tmp_path / "split.npz")
@@ -239,7 +238,6 @@ def test_a_seed_makes_the_test_sets(kind):
     assert one == same != other
 
 
-# ------------------------------------------------------------------------------------ proportional
 @settings(max_examples=80)
 @given(
     train=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=60),

@@ -366,7 +366,6 @@ def test_ten_thousand_clients_take_under_five_seconds(partition):
     assert time.process_time() - begin < 5
 
 
-# ------------------------------------------------------------------------------------------ refused
 SIX, QUARTERS, TENS = torch.arange(6) % 3, torch.arange(12) % 4, torch.arange(30) % 10
 HOPELESS_SIX = dirichlet_unbalanced(1e-6, 6, tries=5)
 

@@ -58,7 +58,6 @@ def small_net():
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------------------------- take and put
 @given(st.data())
 def test_take_and_put_are_inverse_and_leave_the_rest_alone(data):
     d = data.draw(st.integers(2, 30))
@@ -71,23 +70,17 @@ def test_take_and_put_are_inverse_and_leave_the_rest_alone(data):
     )
     record = rec(x=vector(d), own=rec(c=vector(d), n=3.0), nothing=None, short=torch.zeros(d + 1))
     part = view.take(record)
-    assert torch.equal(part.x, record.x[held])
-    assert torch.equal(part.own.c, record.own.c[held])
-    assert (part.own.n, part.nothing) == (3.0, None)
-    assert part.short is record.short
-
+    assert torch.equal(part.x, record.x[held]) and torch.equal(part.own.c, record.own.c[held])
+    assert (part.own.n, part.nothing) == (3.0, None) and part.short is record.short
     before = record.x.clone()
     new = part._replace(x=vector(len(some)), own=part.own._replace(n=4.0))
     back = view.put(new, record)
-    assert torch.equal(record.x, before)
-    assert torch.equal(view.take(back).x, new.x)
+    assert torch.equal(record.x, before) and torch.equal(view.take(back).x, new.x)
     outside = torch.ones(d, dtype=torch.bool).index_fill(0, held, False)
     assert torch.equal(back.x[outside], record.x[outside])
-    assert torch.equal(back.own.c, record.own.c)
-    assert back.own.n == 4.0
+    assert torch.equal(back.own.c, record.own.c) and back.own.n == 4.0
     assert torch.equal(view.put(part, record).x, record.x)
-    assert torch.equal(view.seen(new.x)[held], new.x)
-    assert not view.seen(new.x)[outside].any()
+    assert torch.equal(view.seen(new.x)[held], new.x) and not view.seen(new.x)[outside].any()
 
 
 # ------------------------------------------------------------------------------------ every rule
@@ -96,12 +89,9 @@ def test_a_view_is_of_one_piece(rule):
     net = small_net()
     view = rule.view(net.init(), net, 0.3, NOW)
     m = len(view.held)
-    assert view.held.dtype == torch.int64
-    assert bool((view.held.diff() > 0).all())
-    assert (view.layout.d, view.d) == (m, net.layout.d)
-    assert view.layout.names == net.layout.names
-    assert (view.net is not None) == rule.cuts
-    assert (view.fit is None) == rule.cuts
+    assert view.held.dtype == torch.int64 and bool((view.held.diff() > 0).all())
+    assert (view.layout.d, view.d) == (m, net.layout.d) and view.layout.names == net.layout.names
+    assert (view.net is not None) == (view.fit is None) == rule.cuts
     if view.net is not None:
         assert view.net.layout == view.layout
         assert torch.equal(view.net.init(), net.init()[view.held])
@@ -126,8 +116,7 @@ def test_the_client_makes_the_same_view_from_what_it_is_told(rule):
         assert kind == torch.uint8 and length <= 5 + -(-competing // 8)
         assert arrays == {"tau": (torch.float64, groups)}
     again = rule.again(message, other, 0.3, NOW)
-    assert torch.equal(again.held, view.held)
-    assert (again.layout, again.d) == (view.layout, view.d)
+    assert torch.equal(again.held, view.held) and (again.layout, again.d) == (view.layout, view.d)
     if view.fit is not None:
         assert torch.equal(again.fit.tau, view.fit.tau)
         assert torch.equal(again.fit.groups, view.fit.groups)
@@ -281,7 +270,6 @@ def test_a_network_for_text_is_refused_with_the_layer_named(name):
         cut(module)
 
 
-# ------------------------------------------------------------------------ modules of a user's own
 class Doubled(nn.Module):
     """A linear layer and a scale for each of its outputs."""
 

@@ -25,16 +25,9 @@ digits_once = functools.cache(digits)
 
 
 def small(rounds=3, **more):
-    return Experiment(
-        algorithm=FedAvg(),
-        model=lambda: mlp(64, (4,)),
-        data=digits_once(),
-        cohort=2,
-        local=Local(steps=1),
-        rounds=rounds,
-        label="mine",
-        **more,
-    )
+    parts = {"algorithm": FedAvg(), "model": lambda: mlp(64, (4,)), "data": digits_once()}
+    parts |= {"cohort": 2, "local": Local(steps=1), "label": "mine"}
+    return Experiment(rounds=rounds, **parts, **more)
 
 
 class Fake:
@@ -48,19 +41,16 @@ class Fake:
 
     def open(self, about):
         self.abouts.append(about)
-        self._tell("open")
+        self.log(what="open")
         return self
 
-    def log(self, row):
-        self._tell("log", row)
-
-    def end(self, summary):
-        self._tell("end", summary)
-
-    def _tell(self, what, *values):
+    def log(self, *values, what="log"):
         if what == self.broken:
             raise OSError("no\nnetwork")
         self.told.append((what, *values))
+
+    def end(self, summary):
+        self.log(summary, what="end")
 
 
 def stopped(folder, tracker, second=None):
