@@ -46,23 +46,14 @@ def fake_run(
         rows.append(row)
     write_rows(folder / "rounds.jsonl", rows)
     files = {
-        "ledger": {
-            "down": {"x": BYTES_DOWN * n},
-            "up": {"delta": (BYTES_UP - 200) * n, "weight": 200 * n},
-            "client_rounds": 10 * n,
-            "steps": 500 * n,
-            "gradients": 500 * n,
-            "seconds": SECONDS * n,
-        },
+        "ledger": {"down": {"x": BYTES_DOWN * n}, "client_rounds": 10 * n, "seconds": SECONDS * n},
         "partition": partition or DIGITS,
-        "clients": {
-            "round": n,
-            "metric": metric[0],
-            "basis": "own test sets",
-            "values": clients or [0.5 + 0.04 * k for k in range(9)] + [None],
-        },
+        "clients": {"round": n, "metric": metric[0], "basis": "own test sets"},
         "environment": {"python": "3.11.2", "torch": "2.13.0"},
     }
+    files["ledger"] |= {"steps": 500 * n, "gradients": 500 * n}
+    files["ledger"]["up"] = {"delta": (BYTES_UP - 200) * n, "weight": 200 * n}
+    files["clients"]["values"] = clients or [0.5 + 0.04 * k for k in range(9)] + [None]
     if summary:
         names = {"algorithm": algorithm, "label": label, "name": name, "seed": seed}
         group = {"group": f"{algorithm}-{zlib.crc32(config.encode()):x}"}
@@ -78,19 +69,12 @@ def _summary(rows, metric, target, planned):
     averages = [(row["round"], row[f"{column}_ema"]) for row in rows if column in row]
     hits = [t for t, e in averages if target is not None and (e >= target) == metric[1]]
     hit = hits[0] if hits else None
-    return {
-        "metric": dict(zip(("name", "higher_is_better", "unit"), metric, strict=True)),
-        "rounds": planned,
-        "finished": True,
-        "population": 10,
-        "parameters": 4810,
-        "engine": "serial",
-        "target": target,
-        "rounds_to_target": hit,
-        "rounds_to_target_text": str(hit or f"{planned}+"),
-        "bytes_to_target": hit and hit * (BYTES_DOWN + BYTES_UP),
-        "seconds_to_target": hit and hit * SECONDS,
-    }
+    out = {"metric": dict(zip(("name", "higher_is_better", "unit"), metric, strict=True))}
+    out |= {"rounds": planned, "finished": True, "population": 10, "parameters": 4810}
+    out |= {"engine": "serial", "target": target, "rounds_to_target": hit}
+    out |= {"rounds_to_target_text": str(hit or f"{planned}+")}
+    out |= {"bytes_to_target": hit and hit * (BYTES_DOWN + BYTES_UP)}
+    return out | {"seconds_to_target": hit and hit * SECONDS}
 
 
 def write_rows(file, rows, end=""):

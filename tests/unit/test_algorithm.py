@@ -157,14 +157,11 @@ def test_combinations_without_a_meaning_name_both_parts(algorithm, parts):
     refused(lambda: Plan(algorithm, CrossEntropy()), parts, kind=CompositionError)
 
 
-@pytest.mark.parametrize(
-    "wrapped",
-    [
-        Wrapper(inner=Scaffold()),
-        ServerWrapper(inner=Scaffold()),
-        Lookahead(inner=Prox(inner=Scaffold(), mu=0.1), lam=0.5),
-    ],
-)
+WRAPPED = [Wrapper(inner=Scaffold()), ServerWrapper(inner=Scaffold())]
+WRAPPED += [Lookahead(inner=Prox(inner=Scaffold(), mu=0.1), lam=0.5)]
+
+
+@pytest.mark.parametrize("wrapped", WRAPPED)
 def test_what_a_method_declares_is_true_inside_a_wrapper(wrapped):
     for name in ("compressible_up", "compressible_down", "probes", "method"):
         assert getattr(wrapped, name) == getattr(Scaffold(), name)
@@ -196,15 +193,8 @@ def test_server_optimisers_nest():
         torch.testing.assert_close(srv.x, x, rtol=0, atol=1e-14)
 
 
-TYPES = {
-    "average": Average,
-    "momentum": Momentum,
-    "nesterov": Nesterov,
-    "adagrad": ServerAdagrad,
-    "adam": ServerAdam,
-    "yogi": ServerYogi,
-    "amsgrad": ServerAMSGrad,
-}
+TYPES = {"average": Average, "momentum": Momentum, "nesterov": Nesterov, "adagrad": ServerAdagrad}
+TYPES |= {"adam": ServerAdam, "yogi": ServerYogi, "amsgrad": ServerAMSGrad}
 
 
 def test_a_name_is_its_optimiser_and_a_methods_defaults_are_its():

@@ -30,15 +30,9 @@ LOCAL = Local(steps=2, batch=None, lr=0.3)
 
 
 def run(folder=None, data=DATA, **changes):
-    experiment = Experiment(
-        algorithm=FedAvg(),
-        model=lambda: logistic(3, 2).double(),
-        data=data,
-        device="cpu",
-        dtype="float64",
-        **{"rounds": 4, "local": LOCAL, "engine": "serial"} | changes,
-    )
-    return experiment.run(folder, progress=False)
+    parts = {"algorithm": FedAvg(), "model": lambda: logistic(3, 2).double(), "rounds": 4}
+    parts |= {"device": "cpu", "dtype": "float64", "local": LOCAL, "engine": "serial"}
+    return Experiment(data=data, **parts | changes).run(folder, progress=False)
 
 
 @pytest.mark.parametrize("engine", ["serial", "vectorised:3"])

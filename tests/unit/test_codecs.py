@@ -328,15 +328,9 @@ def test_what_the_runs_codec_would_not_send_is_refused():
         assert "its seed keeps" in unread(codec, codec.pack(message._replace(value=value)))
 
 
-changes = st.lists(
-    st.tuples(
-        st.sampled_from(["set", "bit", "cut", "add", "number", "value", "swap"]),
-        st.integers(0, 2**16),
-        st.integers(0, 2**32 - 1),
-    ),
-    min_size=1,
-    max_size=4,
-)
+KINDS = st.sampled_from(["set", "bit", "cut", "add", "number", "value", "swap"])
+CHANGE = st.tuples(KINDS, st.integers(0, 2**16), st.integers(0, 2**32 - 1))
+changes = st.lists(CHANGE, min_size=1, max_size=4)
 VALUES = [math.nan, math.inf, -math.inf, -0.0, 3e38, 1e-45]
 
 

@@ -392,20 +392,13 @@ def by_hand(image, draw, transform, black):
     return out[:, :, ::-1] if transform.flip and mirror < 0.5 else out
 
 
+SINGLE = [{}, {"flip": True}, {"crop": 2}, {"rotate": 30.0}, {"rotate": 180.0}]
+SEVERAL = [{"crop": 3, "crop_chance": 0.5}, {"rotate": 20.0, "crop": 2, "flip": True}]
+SEVERAL += [{"rotate": 90.0, "crop": 1, "crop_chance": 0.4, "flip": True}]
+
+
 @pytest.mark.parametrize("fill", ["black", "mean"])
-@pytest.mark.parametrize(
-    "moves",
-    [
-        {},
-        {"flip": True},
-        {"crop": 2},
-        {"crop": 3, "crop_chance": 0.5},
-        {"rotate": 30.0},
-        {"rotate": 180.0},
-        {"rotate": 20.0, "crop": 2, "flip": True},
-        {"rotate": 90.0, "crop": 1, "crop_chance": 0.4, "flip": True},
-    ],
-)
+@pytest.mark.parametrize("moves", [*SINGLE, *SEVERAL])
 def test_moves_are_those_of_the_definition(moves, fill):
     transform = Images(**NORMS, fill=fill, dtype=torch.float64, **moves)
     images, draws = pictures(24), draws_of(24)

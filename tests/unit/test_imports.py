@@ -129,46 +129,29 @@ def test_engines_name_no_concrete_part():
                     assert name.removeprefix(home).split(".")[0] == "base", f"{path.name}: {name}"
 
 
-ONLY_IN = {
-    "matplotlib": {"report"},
-    "jinja2": {"report"},
-    "PIL": {"data"},
-    "pandas": {"data", "report", "experiment"},
-    "pooch": {"data"},
-    "pyarrow": {"data"},
-    "datasets": {"data"},
-    "click": {"cli"},
-    "argparse": {"cli"},  # of the script of an export, which has no click
-    "pydantic": {"core", "data"},
-    "sklearn": {"data"},
-    "loky": {"engines"},
-    "cloudpickle": {"engines"},
-    "safetensors": {"storage", "experiment", "cli"},
-    "rich": {"core", "server", "data", "cli"},
-    "transformers": {"models"},
-    "peft": {"models"},
-    "random": {"core"},  # seeded for users' models: see core/rng.py
-    "wandb": {"trackers"},
-    "mlflow": {"trackers"},
-    "optuna": {"study"},
+ONLY_IN = {  # {packages of fedloom: what is imported there and nowhere else}
+    "report": "matplotlib jinja2",
+    "data": "PIL pooch pyarrow datasets sklearn",
+    "data report experiment": "pandas",
+    "cli": "click argparse",  # argparse: of the script of an export, which has no click
+    "core data": "pydantic",
+    "core": "random",  # seeded for users' models: see core/rng.py
+    "engines": "loky cloudpickle",
+    "storage experiment cli": "safetensors",
+    "core server data cli": "rich",
+    "models": "transformers peft",
+    "trackers": "wandb mlflow",
+    "study": "optuna",
+    # torch.utils.tensorboard writes its files; packages come on top, by entry points
+    "": "tensorboard fedloom_flower flwr cryptography Crypto httpx starlette uvicorn",
 }
-# torch.utils.tensorboard writes its files; packages come on top: their commands are entry points
-NOWHERE = [
-    "tensorboard",
-    "fedloom_flower",
-    "flwr",
-    "cryptography",
-    "Crypto",
-    "httpx",
-    "starlette",
-    "uvicorn",
-]
 
 
 def test_a_library_is_used_in_its_place_only():
-    for package, places in (ONLY_IN | {name: set() for name in NOWHERE}).items():
-        users = {p for p in PATHS if any(n.split(".")[0] == package for n in imported(p))}
-        assert {module(p)[0] for p in users} <= places, package
+    for places, packages in ONLY_IN.items():
+        for package in packages.split():
+            users = {p for p in PATHS if any(n.split(".")[0] == package for n in imported(p))}
+            assert {module(p)[0] for p in users} <= {*places.split()}, package
 
 
 def test_only_the_command_line_prints_and_reads_the_environment():
@@ -213,14 +196,8 @@ def test_files_and_functions_are_of_a_size_to_read():
 
 
 def run(code):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    how = {"env": environment(), "capture_output": True, "text": True, "timeout": 60}
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], check=False, **how)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

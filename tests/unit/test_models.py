@@ -294,11 +294,9 @@ def encoder(ours: nn.Module) -> nn.Module:
     pairs = {
         "self_attn.in_proj_": ours.attention.enter,
         "self_attn.out_proj.": ours.attention.leave,
-        "linear1.": ours.dense.enter,
-        "linear2.": ours.dense.leave,
-        "norm1.": ours.norm1,
-        "norm2.": ours.norm2,
     }
+    pairs |= {"linear1.": ours.dense.enter, "linear2.": ours.dense.leave}
+    pairs |= {"norm1.": ours.norm1, "norm2.": ours.norm2}
     state = {k + n: v.detach() for k, layer in pairs.items() for n, v in layer.named_parameters()}
     theirs.load_state_dict(state)
     return theirs

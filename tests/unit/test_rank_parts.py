@@ -148,13 +148,9 @@ def test_the_script_for_slurm_starts_what_it_says(tmp_path):
         (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
         (tmp_path / name).chmod(0o755)
     slurm = {"SLURM_NNODES": "2", "SLURM_JOB_ID": "31", "SLURM_JOB_NODELIST": "node[7-8]"}
-    done = subprocess.run(
-        ["bash", "-eu", "-c", script[1]],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SCRATCH": "/scratch/me"} | slurm,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    slurm |= {"PATH": f"{tmp_path}:/usr/bin:/bin", "SCRATCH": "/scratch/me"}
+    how = {"capture_output": True, "text": True, "check": True}
+    done = subprocess.run(["bash", "-eu", "-c", script[1]], env=slurm, **how)
     assert done.stdout == (
         "torchrun --nnodes 2 --nproc-per-node 8 --max-restarts 3 --rdzv-backend c10d --rdzv-id 31 "
         "--rdzv-endpoint node7:29500 -m fedloom run my.toml --out /scratch/me/my-run "

@@ -58,19 +58,14 @@ def size_of_png(data):
 
 def several(folder):
     """Two algorithms with two seeds each and one unfinished run."""
-    return [
-        fake_run(
-            folder / f"{algorithm}{seed}",
-            [0.5 + 0.1 * seed, None, 0.7],
-            algorithm=algorithm,
-            label=label,
-            seed=seed,
-            target=0.6,
-            name=NASTY,
-        )
-        for algorithm, label in (("fedavg", "FedAvg"), ("fedacg", NASTY))
-        for seed in range(2)
-    ] + [fake_run(folder / "u", [0.4], algorithm="scaffold", planned=7, summary=False, name=NASTY)]
+    runs = []
+    for algorithm, label in (("fedavg", "FedAvg"), ("fedacg", NASTY)):
+        for seed in range(2):
+            parts = {"algorithm": algorithm, "label": label, "seed": seed, "target": 0.6}
+            values = [0.5 + 0.1 * seed, None, 0.7]
+            runs.append(fake_run(folder / f"{algorithm}{seed}", values, name=NASTY, **parts))
+    parts = {"algorithm": "scaffold", "planned": 7, "summary": False}
+    return [*runs, fake_run(folder / "u", [0.4], name=NASTY, **parts)]
 
 
 def curves_by_name(*folders):
@@ -132,13 +127,9 @@ def test_the_page_begins_with_the_answer_and_has_the_numbers_of_the_table(page):
 
 
 def test_a_regression_run_has_sizes_and_no_heat_map(tmp_path):
-    run = fake_run(
-        tmp_path / "r",
-        [9.0, 400.0, 4.0],
-        metric=("mse", False, "m2"),
-        partition={"counts": None, "sizes": [3, 5, 2], "class_names": []},
-        clients=[1.0, 2.0, 8.0],
-    )
+    partition = {"counts": None, "sizes": [3, 5, 2], "class_names": []}
+    parts = {"metric": ("mse", False, "m2"), "partition": partition, "clients": [1.0, 2.0, 8.0]}
+    run = fake_run(tmp_path / "r", [9.0, 400.0, 4.0], **parts)
     page = page_of(run, tmp_path / "r.html", target=5.0)
     alts = " ".join(image["alt"] for image in page.images)
     assert "Bar chart of 3 clients with 2 to 5 samples each" in alts and "90th percentile" in alts
@@ -355,17 +346,13 @@ def sized(tmp_path):
     sizes = [{"test_accuracy@0.5": value, "test_accuracy@1": 0.7} | shares for value in values]
     write_rows(run / "rounds.jsonl", [a | b for a, b in zip(rows, sizes, strict=True)])
     summary = json.loads((run / "summary.json").read_text()) | {"parameters": 100}
-    summary["sizes"] = {
-        "held": {
-            "0.5": {"counted": 40, "of": 80, "all": 60},
-            "1": {"counted": 80, "of": 80, "all": 100},
-        },
-        "cost": {"0.5": {"seconds": 0.002, "peak": 2048}, "1": {"seconds": 0.004, "peak": 4096}},
-        "global": {"0.5": 0.5, "1": 0.7},
-        "unseen": [
-            {"capacity": c, "trained": c == 0.5, "global": c, "outside": None} for c in (0.25, 0.5)
-        ],
-    }
+    half, whole = (dict(zip(("counted", "of", "all"), n)) for n in ((40, 80, 60), (80, 80, 100)))
+    unseen = [
+        {"capacity": c, "trained": c == 0.5, "global": c, "outside": None} for c in (0.25, 0.5)
+    ]
+    cost = {"0.5": {"seconds": 0.002, "peak": 2048}, "1": {"seconds": 0.004, "peak": 4096}}
+    summary["sizes"] = {"held": {"0.5": half, "1": whole}, "cost": cost, "unseen": unseen}
+    summary["sizes"]["global"] = {"0.5": 0.5, "1": 0.7}
     (run / "summary.json").write_text(json.dumps(summary))
     return groups_at(run)
 

@@ -102,17 +102,10 @@ D, K, TESTS, EXAMPLES = 6, 3, 11, (8, 12)
 def linear(**parts):
     draw = torch.Generator().manual_seed(0)
     some = lambda n: (torch.randn(n, D, generator=draw), torch.arange(n) % K)
-    given = {
-        "algorithm": FedAvg(),
-        "model": nn.Linear(D, K),
-        "data": from_clients([some(n) for n in EXAMPLES], test=some(TESTS)),
-        "local": Local(epochs=2, batch=4, lr=0.1),
-        "rounds": 4,
-        "cohort": 2,
-        "engine": "serial",
-        "device": "cpu",
-    }
-    return Experiment(**given | parts)
+    data = from_clients([some(n) for n in EXAMPLES], test=some(TESTS))
+    given = {"algorithm": FedAvg(), "model": nn.Linear(D, K), "data": data, "rounds": 4}
+    given |= {"local": Local(epochs=2, batch=4, lr=0.1), "cohort": 2}
+    return Experiment(**given | {"engine": "serial", "device": "cpu"} | parts)
 
 
 @pytest.mark.parametrize(("method", "passes"), [(FedAvg(), 1), (FedSAM(rho=0.1), 2)])
