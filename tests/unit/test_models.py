@@ -291,11 +291,9 @@ def encoder(ours: nn.Module) -> nn.Module:
     theirs = nn.TransformerEncoderLayer(
         8, 2, 32, activation="gelu", batch_first=True, norm_first=True, dropout=0.0
     ).double()
-    pairs = {
-        "self_attn.in_proj_": ours.attention.enter,
-        "self_attn.out_proj.": ours.attention.leave,
-    }
-    pairs |= {"linear1.": ours.dense.enter, "linear2.": ours.dense.leave}
+    attention, dense = ours.attention, ours.dense
+    pairs = {"self_attn.in_proj_": attention.enter, "self_attn.out_proj.": attention.leave}
+    pairs |= {"linear1.": dense.enter, "linear2.": dense.leave}
     pairs |= {"norm1.": ours.norm1, "norm2.": ours.norm2}
     state = {k + n: v.detach() for k, layer in pairs.items() for n, v in layer.named_parameters()}
     theirs.load_state_dict(state)

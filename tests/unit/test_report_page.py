@@ -346,12 +346,14 @@ def sized(tmp_path):
     sizes = [{"test_accuracy@0.5": value, "test_accuracy@1": 0.7} | shares for value in values]
     write_rows(run / "rounds.jsonl", [a | b for a, b in zip(rows, sizes, strict=True)])
     summary = json.loads((run / "summary.json").read_text()) | {"parameters": 100}
-    half, whole = (dict(zip(("counted", "of", "all"), n)) for n in ((40, 80, 60), (80, 80, 100)))
-    unseen = [
-        {"capacity": c, "trained": c == 0.5, "global": c, "outside": None} for c in (0.25, 0.5)
-    ]
+    half, whole = ({"counted": n, "of": 80, "all": m} for n, m in ((40, 60), (80, 100)))
+    one = lambda c: {"capacity": c, "trained": c == 0.5, "global": c, "outside": None}
     cost = {"0.5": {"seconds": 0.002, "peak": 2048}, "1": {"seconds": 0.004, "peak": 4096}}
-    summary["sizes"] = {"held": {"0.5": half, "1": whole}, "cost": cost, "unseen": unseen}
+    summary["sizes"] = {
+        "held": {"0.5": half, "1": whole},
+        "cost": cost,
+        "unseen": [one(0.25), one(0.5)],
+    }
     summary["sizes"]["global"] = {"0.5": 0.5, "1": 0.7}
     (run / "summary.json").write_text(json.dumps(summary))
     return groups_at(run)
