@@ -251,21 +251,21 @@ def test_sam_at_the_clients_is_outermost():
     assert isinstance(sam, Sam) and sam.rho == 0.1
 
 
+ADAPTIVE = {"server_lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 0.001, "v0": None}
 USUAL = {  # the hyper-parameters that the pages of the methods name
-    "fedavg": {"server_lr": 1.0},
+    **{name: {"server_lr": 1.0} for name in ("fedavg", "fednova", "fedlin", "fedbuff")},
+    **{name: {"server_lr": 1.0, "beta": 0.9} for name in ("mime", "mimelite")},
+    **{name: ADAPTIVE for name in ("fedadam", "fedyogi")},
     "fedprox": {"mu": 0.001, "server_lr": 1.0},
     "fedavgm": {"beta": 0.9, "server_lr": 1.0},
     "scaffold": {"server_lr": 1.0, "option": 2},
     "fedacg": {"lam": 0.85, "beta": 0.01},
-    "fednova": {"server_lr": 1.0},
     "cfedavg": {"server_lr": 1.0, "per_step": False},
     "feddyn": {"alpha": 0.1, "size_scaled": False},
     "fedsmoo": {"rho": 0.1, "beta": 10.0, "dynamic": True, "correction": True},
     "fafed": {"alpha": 0.9, "beta": 0.9, "rho": 0.01, "c": None, "ext": 1.0}
     | {"precondition_first_step": False, "a_lag": False, "matrix": "coordinate"},
     "fedadagrad": {"server_lr": 0.03, "beta1": 0.0, "tau": 0.001, "v0": None},
-    "fedadam": {"server_lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 0.001, "v0": None},
-    "fedyogi": {"server_lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 0.001, "v0": None},
     "fedams": {"server_lr": 0.03, "beta1": 0.9, "beta2": 0.99, "eps": 0.001, "option": 1}
     | {"start": 0.0, "corrected": False},
     "fedcm": {"server_lr": 1.0, "alpha": 0.1},
@@ -278,15 +278,11 @@ USUAL = {  # the hyper-parameters that the pages of the methods name
     "naive_adaptive": {"beta": 0.9, "eps": 0.0},
     "fedexp": {"eps": 0.001},
     "scaffnew": {},
-    "mime": {"server_lr": 1.0, "beta": 0.9},
-    "mimelite": {"server_lr": 1.0, "beta": 0.9},
-    "fedlin": {"server_lr": 1.0},
     "qfedavg": {"q": 1.0, "lipschitz": None},
     "afl": {"rate": 0.1},
     "ditto": {"server_lr": 1.0, "lam": 1.0},
     "ifca": {"clusters": 2, "spread": 0.1},
     "diloco": {"server_lr": 0.7, "beta": 0.9},
-    "fedbuff": {"server_lr": 1.0},
 }
 
 

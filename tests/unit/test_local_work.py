@@ -46,9 +46,8 @@ def federation(sizes, seed=0, weighting="examples", **local):
 def test_schedules_are_their_formulas():
     assert all(Constant()(t, k) == 1 for t in range(3) for k in range(3))
     assert Exponential(decay=0.9, step_decay=0.8)(3, 2) == pytest.approx(0.9**3 * 0.8**2)
-    assert [Milestones(at=(2, 4), factor=0.1)(t, 0) for t in (0, 1, 2, 3, 4, 9)] == pytest.approx(
-        [1, 1, 0.1, 0.1, 0.01, 0.01]
-    )
+    falls = [Milestones(at=(2, 4), factor=0.1)(t, 0) for t in (0, 1, 2, 3, 4, 9)]
+    assert falls == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
     cosine = Cosine(rounds=10, floor=0.2)
     assert cosine(0, 5) == 1 and cosine(5, 0) == pytest.approx(0.6)
     assert cosine(10, 0) == cosine(99, 0) == pytest.approx(0.2)

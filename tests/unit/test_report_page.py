@@ -349,11 +349,8 @@ def sized(tmp_path):
     half, whole = ({"counted": n, "of": 80, "all": m} for n, m in ((40, 60), (80, 100)))
     one = lambda c: {"capacity": c, "trained": c == 0.5, "global": c, "outside": None}
     cost = {"0.5": {"seconds": 0.002, "peak": 2048}, "1": {"seconds": 0.004, "peak": 4096}}
-    summary["sizes"] = {
-        "held": {"0.5": half, "1": whole},
-        "cost": cost,
-        "unseen": [one(0.25), one(0.5)],
-    }
+    summary["sizes"] = {"held": {"0.5": half, "1": whole}, "cost": cost}
+    summary["sizes"]["unseen"] = [one(0.25), one(0.5)]
     summary["sizes"]["global"] = {"0.5": 0.5, "1": 0.7}
     (run / "summary.json").write_text(json.dumps(summary))
     return groups_at(run)

@@ -44,15 +44,11 @@ tensors = st.builds(
     tensor, st.lists(st.integers(0, 5), max_size=2), st.sampled_from(DTYPES), st.integers(0, 99)
 )
 names = st.text("abcxyz", min_size=1, max_size=2)
-records = st.dictionaries(
-    names,
-    st.recursive(
-        tensors | st.floats(allow_nan=False),
-        lambda inner: st.dictionaries(names, inner, max_size=2).map(lambda d: rec(**d)),
-        max_leaves=4,
-    ),
-    max_size=4,
-).map(lambda d: rec(**d))
+record_of = lambda inner, most=2: st.dictionaries(names, inner, max_size=most).map(
+    lambda d: rec(**d)
+)
+leaf = tensors | st.floats(allow_nan=False)
+records = record_of(st.recursive(leaf, record_of, max_leaves=4), 4)
 
 
 def assert_aligned(record):
