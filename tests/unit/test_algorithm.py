@@ -255,7 +255,7 @@ ADAPTIVE = {"server_lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 0.001, "v0": 
 USUAL = {  # the hyper-parameters that the pages of the methods name
     **{name: {"server_lr": 1.0} for name in ("fedavg", "fednova", "fedlin", "fedbuff")},
     **{name: {"server_lr": 1.0, "beta": 0.9} for name in ("mime", "mimelite")},
-    **{name: ADAPTIVE for name in ("fedadam", "fedyogi")},
+    **dict.fromkeys(("fedadam", "fedyogi"), ADAPTIVE),
     "fedprox": {"mu": 0.001, "server_lr": 1.0},
     "fedavgm": {"beta": 0.9, "server_lr": 1.0},
     "scaffold": {"server_lr": 1.0, "option": 2},
