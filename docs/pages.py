@@ -25,6 +25,7 @@ from fedloom.cli import compatibility as compatible
 from fedloom.cli.list_and_show import registry_of
 from fedloom.cli.method_costs import costs
 from fedloom.config.help_texts import (
+    OPTIMISERS,
     TABLES,
     Setting,
     as_toml,
@@ -32,7 +33,6 @@ from fedloom.config.help_texts import (
     settings_in,
 )
 from fedloom.config.overrides import REGISTRIES
-from fedloom.federation.local import OPTIMISERS
 
 ROOT = Path(__file__).resolve().parents[1]
 PROOFS = ("tests/closed_form", "tests/golden", "tests/contract", "tests/system/test_costs.py")
@@ -517,7 +517,7 @@ def settings() -> str:
         out += [f"## {title}", *plain(table), "", *of_settings(settings_in(name), "meaning"), ""]
         if name == "local":
             out += ["`local.optimiser`:", ""]
-            out += [*(f"- `{key}`: {OPTIMISERS.first_line(key)}" for key in OPTIMISERS), ""]
+            out += [*(f"- `{key}`: {text}" for key, text in OPTIMISERS.items()), ""]
     for path, title in TITLES.items():
         out += [f"## [{path}]: {title}", ""]
         if path in EXTRA:

@@ -8,13 +8,13 @@ import torch
 from fedloom.aggregation import Krum
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
 from fedloom.config import from_run, parse_override, resolve
-from fedloom.config.help_texts import _NAMED, TABLES, settings_in
+from fedloom.config.help_texts import _NAMED, OPTIMISERS, TABLES, settings_in
 from fedloom.config.overrides import NESTED, REGISTRIES, RUN, refuse_repeats
 from fedloom.core.layout import Layout
 from fedloom.core.validation import Origin, check, fields_of
 from fedloom.errors import ConfigError
 from fedloom.federation.attacks import Alie
-from fedloom.federation.local import OPTIMISERS, Local
+from fedloom.federation.local import Local
 from fedloom.federation.schedules import SCHEDULES, Exponential
 from fedloom.models import MODELS
 from fedloom.objectives import MOON

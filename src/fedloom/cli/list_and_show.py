@@ -46,7 +46,7 @@ _WHERE = {  # topic: the registry of its names, and where a file has the options
     "trackers": ("fedloom.trackers:TRACKERS", "tracker"),
     "engines": ("fedloom.engines:ENGINES", ""),
     "measures": ("fedloom.measures:MEASURES", ""),
-    "optimisers": ("fedloom.federation.local:OPTIMISERS", ""),
+    "optimisers": ("fedloom.config.help_texts:OPTIMISERS", ""),
     "settings": ("fedloom.config.help_texts:TABLES", ""),
 }
 TOPICS = (*_WHERE, "runs")

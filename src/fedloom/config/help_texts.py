@@ -15,6 +15,30 @@ from ..core.validation import fields_of
 from ..experiment.settings import Settings
 from .overrides import INNER, NESTED, PLAIN, REGISTRIES, SYNONYMS
 
+# local.optimiser
+OPTIMISERS = Registry(
+    "local optimiser",
+    {
+        "sgd": "x <- x - lr g; with local.momentum b: v <- b v + g, x <- x - lr v. The buffer v "
+        "begins at 0 in every round.",
+        "nesterov": "x <- x - lr (g + b v) with b = local.momentum and v <- b v + g. The buffer v "
+        "begins at 0 in every round.",
+        "rmsprop": "x <- x - lr g / (sqrt(s) + 1e-8) with s <- a s + (1 - a) g^2, a = local.beta2 "
+        "(0.99). The moment s begins at 0 in every round.",
+        "adagrad": "x <- x - lr g / (sqrt(s) + 1e-10) with s <- s + g^2.",
+        "adadelta": "x <- x - lr u, u = g sqrt(r + 1e-6) / sqrt(s + 1e-6); r and s are moving "
+        "means of u^2 and g^2 with local.beta2 (0.9).",
+        "adamax": "Adam with the largest entry so far, max(local.beta2 v, |g| + 1e-8), as "
+        "the root.",
+        "nadam": "Adam with Nesterov's momentum, as torch.optim.NAdam.",
+        "radam": "Adam whose second moment counts once its variance is finite (rectified).",
+        "adam": "Adam with bias correction (local.beta1, local.beta2, epsilon 1e-8); weight decay "
+        "is added to the gradient. The moments begin at 0 in every round.",
+        "adamw": "Adam with weight decay outside of the moments: x <- x - lr (step + wd x). The "
+        "moments begin at 0 in every round.",
+    },
+)
+
 
 @dataclass(frozen=True)
 class Setting:

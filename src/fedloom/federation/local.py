@@ -17,14 +17,12 @@ from ..core.hyper import (
     PositiveInt,
     hyper,
 )
-from ..core.registry import Registry
 from ..errors import ConfigError
 from ..wrappers import (
     Adadelta,
     Adagrad,
     Adam,
     Adamax,
-    AdamW,
     Momentum,
     NAdam,
     Nesterov,
@@ -37,21 +35,16 @@ from .passes import PASSES, Passes
 from .private_examples import ExamplePrivacy
 from .schedules import Constant, Schedule
 
-OPTIMISERS: Registry[type[Optimiser]] = Registry(
-    "local optimiser",
-    {
-        "sgd": Momentum,
-        "nesterov": Nesterov,
-        "rmsprop": RMSprop,
-        "adagrad": Adagrad,
-        "adadelta": Adadelta,
-        "adamax": Adamax,
-        "nadam": NAdam,
-        "radam": RAdam,
-        "adam": Adam,
-        "adamw": AdamW,
-    },
-)
+ADAPTIVE: dict[str, type[Optimiser]] = {  # local.optimiser: rates of single entries
+    "adam": Adam,
+    "adamw": Adam,
+    "adagrad": Adagrad,
+    "adadelta": Adadelta,
+    "adamax": Adamax,
+    "nadam": NAdam,
+    "radam": RAdam,
+    "rmsprop": RMSprop,
+}
 
 
 class Local(Part):
@@ -224,10 +217,7 @@ class Local(Part):
                 "local.clip (10 in FL-Simulator), or drop local.clip_pull"
             )
         for name in ("beta1", "beta2"):
-            value, used = (
-                getattr(self, name),
-                [k for k, v in OPTIMISERS.items() if hasattr(v, name)],
-            )
+            value, used = getattr(self, name), [k for k, v in ADAPTIVE.items() if hasattr(v, name)]
             if value is not None and self.optimiser not in used:
                 raise ConfigError(
                     f"local.{name} = {value} goes with optimiser {', '.join(used)}, not "
@@ -278,11 +268,12 @@ class Local(Part):
         CompositionError for parts that do not go with the method.
         """
         opt: Optimiser | None = None
-        kind = OPTIMISERS[self.optimiser]
-        if not issubclass(kind, Momentum | Nesterov):
+        if self.optimiser in ADAPTIVE:
             betas = {"beta1": self.beta1, "beta2": self.beta2}
-            opt = kind(**{name: beta for name, beta in betas.items() if beta is not None})
+            options = {name: value for name, value in betas.items() if value is not None}
+            opt = ADAPTIVE[self.optimiser](**options)
         elif self.momentum:
+            kind = Nesterov if self.optimiser == "nesterov" else Momentum
             opt = kind(lr=1.0, beta=self.momentum)
-        decoupled = kind is AdamW
+        decoupled = self.optimiser == "adamw"
         return build(method, self.clip, self.weight_decay, opt, decoupled, self.sam, self.clip_pull)

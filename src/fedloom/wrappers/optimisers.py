@@ -148,10 +148,6 @@ class Adam(Optimiser):
         return self.lr * (m / (1 - self.beta1**t)) / root, rec(m=m, v=v, t=t)
 
 
-class AdamW(Adam):
-    """Adam with weight decay outside of the moments (Loshchilov & Hutter, ICLR 2019)."""
-
-
 class Adamax(Adam):
     """Adamax (Kingma & Ba, ICLR 2015, section 7.1), as torch.optim.Adamax: Adam whose v is the
     largest entry so far, max(beta2 v, |d| + eps), instead of a second moment's root.
