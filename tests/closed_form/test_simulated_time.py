@@ -270,7 +270,7 @@ CLOCK_REFUSED = [
         {"availability": Availability(over_selection=1.5)},
         "over_selection = 1.5 is about the",
     ),
-    ("fedavg", {"aggregation": "krum"}, "of 2 clients in a round 1 may be hostile"),
+    ("fedavg", {"aggregation": "krum"}, "needs 5 updates in a round, got 2"),
 ]
 
 

@@ -172,14 +172,6 @@ def test_the_parameter_is_the_one_of_least_length(numbers):
     assert indices.rice_length(np.array(numbers)) == (best, lengths[best])
 
 
-@settings(max_examples=200)
-@given(st.lists(st.integers(0, 2**32 - 1) | st.integers(0, 20), min_size=1, max_size=30))
-def test_the_parameter_is_the_one_of_least_length(numbers):
-    lengths = [sum((n >> r) + 1 + r for n in numbers) for r in range(32)]
-    best = min(range(32), key=lambda r: lengths[r])
-    assert rice.length(np.array(numbers)) == (best, lengths[best])
-
-
 @settings(max_examples=400)
 @given(
     st.binary(min_size=1, max_size=40) | st.lists(st.sampled_from([0, 255, 254, 127])).map(bytes),

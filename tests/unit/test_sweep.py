@@ -165,7 +165,7 @@ SPACE = ["local.lr=0.001..1:log", "local.batch=4..16", "algorithm=fedavg,fedavgm
 
 def test_ranges_and_lists_are_told_apart():
     space = [*SPACE, "local.clip=1..10.5"]
-    swept = Sweep("digits", [*SMALL, *space, "weight_decay=1"], by="test", search=True)
+    swept = Sweep("digits", [*SMALL, *space, "local.weight_decay=1"], by="test", search=True)
     assert swept.common == (*SMALL, "local.weight_decay=1")
     assert [*swept.values] == ["local.lr", "local.batch", "algorithm", "local.clip"]
     assert swept.values["algorithm"] == ["fedavg", "fedavgm"]

@@ -166,7 +166,7 @@ class Link:
         return tuple(
             name
             for name, via in self.field_codecs.items()
-            if type(via.feedback) is Forget and not isinstance(via.codec, Dense)
+            if type(via.feedback) is Forget and not via.codec.exact
         )
 
     @property

@@ -326,6 +326,11 @@ class Codec(Part, ABC):
         """The largest number of values in a message about d coordinates."""
         return d
 
+    @property
+    def exact(self) -> bool:
+        """Whether everything arrives as it was sent."""
+        return self.omega(1) == 0
+
     def omega(self, d: int) -> float | None:
         """w in E||C(p) - p||^2 <= w ||p||^2 of an unbiased codec on d values; None: biased."""
         return None

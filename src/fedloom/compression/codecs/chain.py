@@ -91,6 +91,10 @@ class Chain(Codec):
         block, inner = self.first.where_nbytes(message.first), self.then.nbytes(message.then)
         return HEADER_BYTES + _STAGES.size + _LENGTH.size + block + inner
 
+    @property
+    def exact(self) -> bool:
+        return self.first.exact and self.then.exact
+
     def most(self, d: int) -> int:
         return self.then.most(self.first.most(d))
 

@@ -114,6 +114,10 @@ class TopK(Sparse):
     def _count(self, n: int) -> int:
         return min(n, max(1, round(self.ratio * n)))
 
+    @property
+    def exact(self) -> bool:
+        return self.ratio == 1
+
     def most(self, d: int) -> int:
         return self._count(d) if self.scope == "global" else d
 
@@ -165,6 +169,10 @@ class RandomDropping(Codec):
     scaled: bool = hyper(
         False, "divide by the ratio: unbiased", "CFedAvg's Definition 1: not scaled"
     )
+
+    @property
+    def exact(self) -> bool:
+        return self.ratio == 1
 
     def mask(self, seed: int, d: int) -> Tensor:
         """The kept coordinates of the message with this seed, as bools (d,)."""
