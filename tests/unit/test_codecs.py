@@ -5,6 +5,7 @@ import struct
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
