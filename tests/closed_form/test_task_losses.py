@@ -395,3 +395,17 @@ def test_one_output_is_the_logit_of_class_one() -> None:
     assert accuracy(z, y).tolist() == [1, 0, 0] == accuracy(two, y).tolist()
     batch = (torch.randn(3, 1, dtype=torch.float64), y)
     assert loss.loss(net, net.init(), batch, net.init(), ()).shape == (3,)
+
+
+def test_a_score_of_ones_own_is_what_is_trained():
+    """Not the fused cross-entropy that the class inherits."""
+
+    class Doubled(CrossEntropy):
+        def score(self, outputs, batch):
+            return 2 * super().score(outputs, batch)
+
+    net, batch = Net(nn.Linear(3, 2)), (torch.randn(4, 3), torch.tensor([0, 1, 1, 0]))
+    plain, doubled = (
+        loss.mean(net, net.init(), batch, None, rec()) for loss in (CrossEntropy(), Doubled())
+    )
+    torch.testing.assert_close(doubled, 2 * plain)

@@ -69,23 +69,24 @@ def check_clock(
             )
 
 
-def check_simulated(
-    clock: Clock | None, cohorts: ClientSampler, aggregation: Aggregation, engine: Engine
-) -> None:
-    """Raise CompositionError for a clock of a simulation in a real federation; say that a
-    simulation does without the masks of one.
-    """
-    if not isinstance(engine, Remote):
-        if aggregation.masked:
-            _log.warning(
-                "aggregation.secure = true: a simulation has no masks; its numbers and bytes are "
-                "those of a deployment, where the server sees sums alone"
-            )
-    elif isinstance(clock, Asynchronous) or cohorts.availability is not None:
+def check_simulated(clock: Clock | None, cohorts: ClientSampler, engine: Engine) -> None:
+    """Raise CompositionError for a clock of a simulation in a real federation."""
+    if isinstance(engine, Remote) and (
+        isinstance(clock, Asynchronous) or cohorts.availability is not None
+    ):
         setting = "clock = asynchronous" if isinstance(clock, Asynchronous) else "availability"
         raise CompositionError(
             f"{setting} is of a simulation: in a real federation clients come and go by "
             "themselves; leave it out"
+        )
+
+
+def say_simulated(aggregation: Aggregation, engine: Any) -> None:
+    """Say when a run begins that it does without the masks of a deployment."""
+    if aggregation.masked and not isinstance(engine, Remote):
+        _log.warning(
+            "aggregation.secure = true: a simulation has no masks; its numbers and bytes are those "
+            "of a deployment, where the server sees sums alone"
         )
 
 

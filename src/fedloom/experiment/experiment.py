@@ -67,6 +67,7 @@ from .checks import (
     checked_capacities,
     direction,
     levels_for,
+    say_simulated,
     words_for,
 )
 from .fit_checks import (
@@ -323,7 +324,7 @@ class Experiment(settings.Settings, frozen=False):
             )
             self.used_engine = self.choice.engine
         engine = processes.engine_for(self.used_engine, group, clients, self.rounds)
-        check_simulated(self.clock, cohorts, plan.aggregation, engine)
+        check_simulated(self.clock, cohorts, engine)
         return engine
 
     @property
@@ -459,6 +460,7 @@ class Experiment(settings.Settings, frozen=False):
     @stoppable()
     def _compute(self, run: Run, progress: bool | None, begin: Callable[[], None]) -> Result:
         processes.check_alike(self._group, configuration(self, run), self.data, run)
+        say_simulated(run.plan.aggregation, run.engine)
         with others_restored():
             try:
                 run.engine.open(run.plan, run.fed, run.net)
