@@ -291,7 +291,7 @@ def test_numbers_that_are_not_finite_are_refused(name, bad):
     codec = EVERY[name]
     message = encode(codec, normal(dtype=F32))
     for value in leaves(message):
-        if not value.is_floating_point():
+        if not value.is_floating_point() or not len(value):
             continue
         for place in (0, len(value) - 1):
             kept = value[place].clone()
