@@ -5,6 +5,7 @@ client needs, and rounds with fewer updates than their aggregation takes.
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from fractions import Fraction
 from typing import Any
@@ -368,3 +369,23 @@ def test_every_listed_cohort_is_checked_before_round_1() -> None:
         with pytest.raises(ConfigError, match=f"cohort of {words}"):
             twelve(cohort=lists, aggregation=rule).build()
     twelve(cohort=[[1, 2, 3, 4], []]).build()  # of nobody nothing is learnt
+
+
+@pytest.mark.usefixtures("accounts_at_hand")
+def test_rounds_that_will_have_too_few_are_named_before_round_1(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Who is drawn is known before: the number that is said is that of the run."""
+    run = twelve(**PRIVATE["dropout"])
+    with caplog.at_level(logging.WARNING):
+        history = [*trace(run, ROUNDS)][-1].log.history
+    few = sum("needed" in row for row in history)
+    assert f"{few} of the first {ROUNDS} rounds will have fewer updates than" in caplog.text
+    caplog.clear()
+    twelve().build()
+    twelve(aggregation="median", **PRIVATE["dropout"]).build()
+    assert "fewer updates than" not in caplog.text
+    with pytest.raises(
+        ConfigError, match="none of the first 20 rounds will have as many updates as Disc"
+    ):
+        twelve(availability=Availability(dropout=0.99)).build()

@@ -81,6 +81,39 @@ def check_simulated(clock: Clock | None, cohorts: ClientSampler, engine: Engine)
         )
 
 
+def check_rounds(aggregation: Aggregation, cohorts: ClientSampler, rounds: int) -> None:
+    """Say how many of the first rounds will have fewer updates than the aggregation needs. Who is
+    drawn and who drops out is known before. Raises ConfigError if all have.
+    """
+    timed = cohorts.trace is not None and cohorts.trace.unit == "seconds"
+    if timed or not rounds or not aggregation.fewest(1, 0):
+        return
+    rounds_checked = min(rounds, max(10, 1_000_000 // cohorts.population))
+    counts = [_turnout(cohorts, t) for t in range(rounds_checked)]
+    few = sum(updates < aggregation.fewest(clients, updates) for clients, updates in counts)
+    if few == rounds_checked:
+        raise ConfigError(
+            f"none of the first {rounds_checked} rounds will have as many updates as "
+            f"{aggregation.name} needs; take a larger cohort"
+        )
+    if few:
+        _log.warning(
+            "%d of the first %d rounds will have fewer updates than %s needs: these change "
+            "nothing, and count; take a larger cohort",
+            *(few, rounds_checked, aggregation.name),
+        )
+
+
+def _turnout(cohorts: ClientSampler, round: int) -> tuple[int, int]:
+    """How many clients are asked in a round (from 0), and how many answer."""
+    cohort, given = cohorts.of(round), cohorts.availability
+    if given is None:
+        return len(cohort), len(cohort)
+    dropped = given.dropped(cohorts.population, cohorts.seed, round)
+    stay = sum(not dropped[i] for i in cohort)
+    return len(cohort), min(stay, cohorts.cohort_size(len(cohorts.present(round))))
+
+
 def say_simulated(aggregation: Aggregation, engine: Any) -> None:
     """Say when a run begins that it does without the masks of a deployment."""
     if aggregation.masked and not isinstance(engine, Remote):

@@ -63,6 +63,7 @@ from .checks import (
     check_clock,
     check_evaluation,
     check_parts,
+    check_rounds,
     check_simulated,
     checked_capacities,
     direction,
@@ -287,6 +288,8 @@ class Experiment(settings.Settings, frozen=False):
             self.attack,
         )
         check_parts(plan, fed, net, self._cohorts, self._most_clients, self.rounds)
+        if self.choose is None and not isinstance(self.clock, Asynchronous):
+            check_rounds(plan.aggregation, self._cohorts, self.rounds)
         name = next(iter(metrics), "loss")
         higher = direction(self.evaluate.target, name, metrics.get(name), self.higher_is_better)
         on = self.data, self.engine
