@@ -121,11 +121,6 @@ def test_where_there_are_no_locks_everybody_may_go_on_and_that_is_said_once(
             assert not replaced() and holder(path) is None
     (said,) = [record.getMessage() for record in caplog.records]
     assert f"'{path.parent}' has no locks (Operation not supported)" in said
-    path.unlink()
-    monkeypatch.setattr(locks, "fcntl", None)
-    with hold(path) as replaced, hold(path):
-        assert not replaced() and holder(path) is None
-    assert not path.exists()
 
 
 def test_a_lock_can_be_written_by_whom_the_umask_allows(path):

@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-_STOPS = [
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-]
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TOGETHER = 1.0  # seconds; closer signals count as one, because a process group gets several
 
 
@@ -116,9 +114,6 @@ def block_hangups() -> Iterator[None]:
     """Processes started inside never receive SIGHUP; here it waits until the block is done. For
     helper processes of libraries, which would end with the terminal while they are needed.
     """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         yield

@@ -6,26 +6,18 @@ Any container or PID namespace that sees the file can ask for the holder.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import platform
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from . import world
 
-fcntl: Any
-try:
-    import fcntl
-except ImportError:  # no such locks here
-    fcntl = None
-
-
 _log = logging.getLogger(__name__)
 _PATIENCE = 0.2  # seconds; a process that asks for the holder has the lock for a moment
-_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
 
 @contextlib.contextmanager
@@ -36,9 +28,6 @@ def hold(path: Path) -> Iterator[Callable[[], bool]]:
     Raises BlockingIOError, whose strerror names the holder, and OSError for a file that cannot be
     written.
     """
-    if fcntl is None:
-        yield lambda: False
-        return
     handle, owner = _locked(path), os.getpid()
     try:
         since = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -55,10 +44,8 @@ def hold(path: Path) -> Iterator[Callable[[], bool]]:
 
 def holder(path: Path) -> str | None:
     """The holder of a file's lock, as text; None if it is not locked, or does not exist."""
-    if fcntl is None:
-        return None
     try:
-        handle = os.open(path, os.O_RDONLY | _NOFOLLOW)
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
@@ -76,7 +63,7 @@ def _locked(path: Path) -> int:
     """A handle of the file with its lock."""
     until = world.monotonic() + _PATIENCE
     while True:
-        handle = world.open_handle(path, os.O_RDWR | os.O_CREAT | _NOFOLLOW)
+        handle = world.open_handle(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if path.exists() and not _replaced(handle, path):
