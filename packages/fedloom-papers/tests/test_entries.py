@@ -13,10 +13,10 @@ from fedloom.data import dirichlet_recycled
 from fedloom.errors import ConfigError
 from fedloom.federation.schedules import SCHEDULES
 from fedloom_papers.catalogue import ENTRIES, entries_of, entry
+from fedloom_papers.entry import PAPERS, published, tables_of
 from fedloom_papers.lines import NAME, read
 from fedloom_papers.measure import LOWER, METRICS
 from fedloom_papers.plan import changes_of, digest_of, paper_rounds, plan
-from fedloom_papers.published_tables import PAPERS, published, tables_of
 from fedloom_papers.verdicts import pairs_of
 
 PUBLISHED = {"fedacg": 17, "fiarse": 6, "fafed": 7, "cfedavg": 1, "fedsmoo": 9}

@@ -21,9 +21,9 @@ from fedloom.experiment.experiment import Experiment
 from fedloom_papers.board import measured_tables
 from fedloom_papers.catalogue import ENTRIES
 from fedloom_papers.command import paper_command
+from fedloom_papers.entry import PAPERS
 from fedloom_papers.lines import NAME, read
 from fedloom_papers.measure import base_of
-from fedloom_papers.published_tables import PAPERS
 from fedloom_papers.results import reruns, tables
 from fedloom_papers.results.fill import RESULTS
 from fedloom_papers.schedule import read_items

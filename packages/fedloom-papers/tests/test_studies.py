@@ -21,10 +21,10 @@ from fedloom.storage.identity import digest
 from fedloom_papers.board import measured_tables
 from fedloom_papers.catalogue import entries_of, entry
 from fedloom_papers.columns import measure_columns, study_tables, tuning_table
+from fedloom_papers.entry import STUDIES
 from fedloom_papers.lines import evidence, latest, read
 from fedloom_papers.pages import page
 from fedloom_papers.plan import plan
-from fedloom_papers.published_tables import STUDIES
 from fedloom_papers.results import __main__ as MAIN
 from fedloom_papers.results import fill as FILL
 from fedloom_papers.results import tables as TABLES
@@ -187,7 +187,16 @@ def test_bytes_to_an_accuracy_are_read_on_straight_lines_between_evaluations():
 
 @pytest.mark.parametrize(
     "name",
-    ["catalogue", "study_measures", "columns", "lines", "series", "verdicts", "results.tables"],
+    [
+        "catalogue",
+        "entry",
+        "study_measures",
+        "columns",
+        "lines",
+        "series",
+        "verdicts",
+        "results.tables",
+    ],
 )
 def test_examples_in_docstrings(name):
     result = doctest.testmod(importlib.import_module(f"fedloom_papers.{name}"))

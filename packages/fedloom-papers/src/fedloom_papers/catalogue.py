@@ -17,8 +17,7 @@ from typing import Any
 
 from fedloom.errors import ConfigError, did_you_mean
 
-from .entry import Claim, Entry, PaperColumn, Protocol, Row
-from .published_tables import PAPERS, STUDIES, settings_of, tables_of
+from .entry import PAPERS, STUDIES, Claim, Entry, PaperColumn, Protocol, Row, settings_of, tables_of
 
 Words = dict[str, Any]
 

@@ -23,9 +23,8 @@ from fedloom.report.style import (
     plain,
 )
 
-from .entry import Protocol, Quantity
+from .entry import Protocol, Quantity, settings_of
 from .measure import METRICS
-from .published_tables import settings_of
 from .series import Series
 from .table import Table
 

@@ -18,8 +18,8 @@ from fedloom.report.curve_data import measured
 from fedloom.report.runs import Run, load_run
 from fedloom.storage.identity import FREE, flatten
 
+from .entry import STUDIES
 from .plan import PaperRun
-from .published_tables import STUDIES
 
 Line = dict[str, Any]
 NAME = "lines.jsonl"

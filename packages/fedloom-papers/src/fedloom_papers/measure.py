@@ -13,11 +13,10 @@ from fedloom.core.curves import at as between
 from fedloom.core.curves import crossing, last_tenth, tenth_of, whole_round
 from fedloom.report.curve_data import mean, sd
 
-from .entry import Entry, Protocol, Quantity, Row
+from .entry import Entry, Protocol, Quantity, Row, published, settings_of, tables_of
 from .flamby import METRIC
 from .lines import Line
 from .plan import paper_rounds
-from .published_tables import published, settings_of, tables_of
 from .series import Series, last_of, points, roughness, size_fraction, sized, smoothed
 from .study_measures import STUDIED
 

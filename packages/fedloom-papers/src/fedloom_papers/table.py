@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 from fedloom.report.statistics import Paired, common_seeds, corrected, paired
 
-from .entry import Entry, Protocol, Quantity, Row
+from .entry import Entry, Protocol, Quantity, Row, settings_of
 from .lines import Line, latest
 from .measure import Context, Number, base_of, goals, number, round_here
 from .plan import Plan
-from .published_tables import settings_of
 from .verdicts import JudgedClaim, judge, measure_of, unequal
 
 LinesByRow = Mapping[str, Mapping[int, Line]]  # of one protocol: {row: {seed: its line}}

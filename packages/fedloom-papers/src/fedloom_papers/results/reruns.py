@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fedloom.report.tables import MISSING, fixed
 
-from ..published_tables import published, settings_of, tables_of
+from ..entry import published, settings_of, tables_of
 
 _MORE = ("clients", "participation", "model")  # columns that no page shows
 _ACCURACIES = ("acc_ema_pct", "test_acc_pct")
