@@ -264,8 +264,6 @@ def table_command(
     name, changes = _name_and_changes(words)
     figure_choice = parse_figures(figures, kinds)
     paper_table = entry(name)
-    if paper_table.fact:
-        raise ConfigError(f"{paper_table.id} has no runs: a test compares it (tests/facts.py)")
     paper_table = with_protocols(paper_table, _names(protocols))
     paper_table, row_keys = with_custom_rows(paper_table, _names(rows))
     scale = scale or ("paper" if paper_table.study else "cpu")

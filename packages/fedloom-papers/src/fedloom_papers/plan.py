@@ -100,7 +100,11 @@ def rows_of(entry: Entry, names: Sequence[str] = ()) -> tuple[Row, ...]:
 
 
 def with_protocols(entry: Entry, names: Sequence[str]) -> Entry:
-    """A table with some of its protocols, all without a name. Raises ConfigError."""
+    """A table with some of its protocols, all without a name. Raises ConfigError, also for one that
+    has no runs.
+    """
+    if entry.fact:
+        raise ConfigError(f"{entry.id} has no runs: a test compares it (tests/facts.py)")
     by_name = {p.name.lower(): p for p in entry.protocols}
     return replace(entry, protocols=_select(by_name, names, f"{entry.id} has no protocol"))
 

@@ -93,8 +93,6 @@ def _item(words: Any, where: str) -> Item:
 def entry_at(item: Item) -> Entry:
     """The table of an item: the protocols and points that it names. Raises ConfigError."""
     entry = with_protocols(entry_of(item.id), item.protocols)
-    if entry.fact:
-        raise ConfigError(f"{item.id} has no runs; `fedloom paper {item.id}` shows it")
 
     def at(words: str) -> dict[str, str]:
         return {protocol.name: words for protocol in entry.protocols}
