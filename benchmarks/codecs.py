@@ -19,11 +19,12 @@ from loops import seconds
 from fedloom import FedAvg
 from fedloom.compression.codecs import make_codec
 from fedloom.compression.error_feedback import Forget, Residual
-from fedloom.compression.link import FieldCodec, Link, Whole
+from fedloom.compression.link import FieldCodec, Link
 from fedloom.core.layout import Layout
 from fedloom.core.rng import generator
 from fedloom.core.vector import rec
 from fedloom.engines.base import keep_memory
+from fedloom.submodels import whole
 
 CODECS = ["topk:0.01", "topk:0.1", "topk:0.01|int8", "qsgd:127", "qsgd:7,64", "fedpaq", "sign"]
 CODECS += ["natural", "int8", "bf16", "dropping:0.01", "threshold:2.6"]
@@ -35,9 +36,9 @@ def sender(text: str, d: int) -> tuple[Callable[[], object], Callable[[], object
     feedback = Forget() if codec.unfit(d) else Residual()
     link = Link(FieldCodec(codec, feedback)).settled(FedAvg())
     up = rec(delta=torch.randn(d, generator=generator(0, "benchmark")), weight=1.0)
-    _, state = link.send(up, link.init(up.delta, layout, 0), Whole(layout), 0, 0, 0)
-    packet, _ = link.send(up, state, Whole(layout), 0, 1, 0)
-    send = lambda: link.send(up, state, Whole(layout), 0, 1, 0)
+    _, state = link.send(up, link.init(up.delta, layout, 0), whole(layout), 0, 0, 0)
+    packet, _ = link.send(up, state, whole(layout), 0, 1, 0)
+    send = lambda: link.send(up, state, whole(layout), 0, 1, 0)
     return send, lambda: link.receive(packet, layout, up), len(packet["delta"])
 
 

@@ -11,9 +11,10 @@ from torch import Tensor
 from fedloom import FedAvg
 from fedloom.compression.codecs import Codec
 from fedloom.compression.error_feedback import Residual
-from fedloom.compression.link import FieldCodec, Link, Whole
+from fedloom.compression.link import FieldCodec, Link
 from fedloom.core.layout import Layout
 from fedloom.core.vector import rec
+from fedloom.submodels import whole
 
 G = torch.tensor(
     [
@@ -48,7 +49,7 @@ def rounds(
     link = link_of(codec, feedback)
     memory, read, kept = link.init(torch.zeros_like(updates[0]), layout, 0), [], []
     for t, g in enumerate(updates):
-        up, _, memory = link.deliver(rec(delta=g, weight=1.0), memory, Whole(layout), 0, t, 0)
+        up, _, memory = link.deliver(rec(delta=g, weight=1.0), memory, whole(layout), 0, t, 0)
         read.append(up.delta)
         kept.append(memory.delta.e)
     return torch.stack(read), torch.stack(kept)

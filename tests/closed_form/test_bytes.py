@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from fedloom.algorithms import Scaffold
 from fedloom.compression.error_feedback import Forget, Residual
-from fedloom.compression.link import FieldCodec, Link, Whole
+from fedloom.compression.link import FieldCodec, Link
 from fedloom.core.layout import Layout
 from fedloom.core.rng import generator
 from fedloom.core.vector import rec
-from fedloom.submodels import behind_mask
+from fedloom.submodels import behind_mask, whole
 from support.codec_cases import EVERY, TYPES, normal
 
 CODECS = ("dense", "top", "top by layer", "top of all", "dropping", "8 bit", "3 bit", "rank 1")
@@ -55,7 +55,7 @@ layouts = st.lists(shapes, min_size=1, max_size=4).map(
 def test_the_bill_is_the_length_of_the_message(layout, codec, kinds, dtype, share, fed_back, seed):
     """A layout of any shapes, d = 1 included; a part of it, if any, down to one coordinate."""
     coder = EVERY[codec]
-    view = Whole(layout)
+    view = whole(layout)
     if share is not None and not coder.matrices:
         keep = torch.rand(layout.d, generator=generator(seed, "held")) < share
         keep[seed % layout.d] = True

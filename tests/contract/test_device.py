@@ -28,7 +28,7 @@ from fedloom.checks.tiny_federation import CAPACITIES, experiment, finish, netwo
 from fedloom.cli.export import export_command
 from fedloom.compression.codecs import CODECS, PowerSGD, TopK, make_codec
 from fedloom.compression.error_feedback import Forget, Residual
-from fedloom.compression.link import FieldCodec, Link, Whole
+from fedloom.compression.link import FieldCodec, Link
 from fedloom.config import from_run, resolve
 from fedloom.core.layout import Layout
 from fedloom.core.vector import leaves, rec
@@ -37,7 +37,7 @@ from fedloom.engines.client_results import Request, TrainTask
 from fedloom.engines.evaluation_batches import evaluation_task
 from fedloom.errors import ClientError, ConfigError, DataError
 from fedloom.objectives import CrossEntropy
-from fedloom.submodels import FIARSE
+from fedloom.submodels import FIARSE, whole
 from support.device import DEVICE, REAL, agree, lies_there, rows_agree
 from support.federations import images as images_of
 from support.pretend_device import counted, register
@@ -406,10 +406,10 @@ THERE = ["dense", "fp16", "bf16", "sign", "topk:0.1", "threshold:0.5"]
 def test_a_codec_computes_where_the_vector_is(name):
     codec, v = make_codec(name), torch.randn(60).to(DEVICE)
     link = Link(FieldCodec(codec, Residual())).settled(FedAvg())
-    whole, up = Whole(Layout(("w",), ((6, 10),))), rec(delta=v, weight=2.0)
-    memory = link.init(v, whole.layout, 0)
+    view, up = whole(Layout(("w",), ((6, 10),))), rec(delta=v, weight=2.0)
+    memory = link.init(v, view.layout, 0)
     with counted() as count:
-        read, _, memory = link.deliver(up, memory, whole, 0, 1, 2)
+        read, _, memory = link.deliver(up, memory, view, 0, 1, 2)
     assert lies_there(read.delta, memory.delta.e)
     # the finite ends; the number of coordinates that are sent, and which they are, for the bill
     chosen = int(codec.chooses)

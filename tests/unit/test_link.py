@@ -23,7 +23,7 @@ from fedloom.compression.codecs import (
     make_codec,
 )
 from fedloom.compression.error_feedback import EF21, Forget, Residual
-from fedloom.compression.link import FieldCodec, Link, Whole, via
+from fedloom.compression.link import FieldCodec, Link, via
 from fedloom.core import wire
 from fedloom.core.layout import Layout
 from fedloom.core.rng import generator
@@ -33,12 +33,13 @@ from fedloom.errors import CompositionError, ConfigError, WireError
 from fedloom.objectives import CrossEntropy
 from fedloom.plan import Plan
 from fedloom.storage.records import freeze, thaw
+from fedloom.submodels import whole
 from support.refusals import refused
 from tiny import same
 
 LAYOUT = Layout(("w", "b"), ((8, 6), (8,)))
 D = LAYOUT.d
-WHOLE = Whole(LAYOUT)
+WHOLE = whole(LAYOUT)
 X = torch.zeros(D, dtype=torch.float64)
 CODERS = [Dense(), TopK(ratio=0.1), RandomDropping(ratio=0.4), QSGD(), PowerSGD(rank=1)]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,38 +24,12 @@ from .codecs import Codec, Dense, make_codec
 from .codecs.base import finite
 from .error_feedback import EF21, FEEDBACKS, Forget, Residual
 
+if TYPE_CHECKING:  # which of the model's d coordinates a client holds
+    from ..submodels.base import View
+
 LONGEST = (1 << 32) - 1  # the longest vector that a message holds
 
 
-class Part(Protocol):
-    """The interface of a view for the link: which of the model's d coordinates a client holds."""
-
-    @property
-    def layout(self) -> Layout:
-        """The layout of the m coordinates that it holds."""
-
-    def take(self, record: Rec) -> Rec:
-        """Gather: every vector (d,) of a record, or a single vector, as its part (m,)."""
-
-    def put(self, part: Rec, record: Rec) -> Rec:
-        """Scatter: the record (d,) with the part (m,) written into it."""
-
-
-class Whole(NamedTuple):
-    """The part of a client that holds all d coordinates: nothing is gathered or scattered."""
-
-    layout: Layout
-
-    def take(self, record: Rec) -> Rec:
-        """The record as it is."""
-        return record
-
-    def put(self, part: Rec, record: Rec) -> Rec:
-        """The part as it is."""
-        return part
-
-
-# -------------------------------------------------------------------------------------------- link
 @dataclass(frozen=True)
 class FieldCodec:
     """The codec and the error feedback of one field."""
@@ -97,11 +71,12 @@ class Link:
     >>> import torch
     >>> from fedloom import FedAvg
     >>> from fedloom.compression.codecs import TopK
+    >>> from fedloom.submodels import whole
     >>> layout = Layout(("w",), ((4,),))
     >>> link = Link(FieldCodec(TopK(ratio=0.25), Residual())).settled(FedAvg())
     >>> memory = link.init(torch.zeros(4), layout, seed=0)
     >>> up = rec(delta=torch.tensor([1.0, -5.0, 2.0, 0.0]), weight=3.0)
-    >>> packet, memory = link.send(up, memory, Whole(layout), 0, 7, 1)  # seed, round, client
+    >>> packet, memory = link.send(up, memory, whole(layout), 0, 7, 1)  # seed, round, client
     >>> link.receive(packet, layout, up).delta, memory.delta.e
     (tensor([ 0., -5.,  0.,  0.]), tensor([1., 0., 2., 0.]))
     """
@@ -197,7 +172,7 @@ class Link:
 
     # ------------------------------------------------------------------------------ at the client
     def send(
-        self, up: Rec, state: Rec, view: Part, seed: int, *keys: int | str
+        self, up: Rec, state: Rec, view: View, seed: int, *keys: int | str
     ) -> tuple[dict[str, bytes], Rec]:
         """A client update, vectors (m,) -> {field: bytes}, and the link's new client state.
 
@@ -214,7 +189,7 @@ class Link:
         return packet, state
 
     def deliver(
-        self, up: Rec, state: Rec, view: Part, seed: int, *keys: int | str
+        self, up: Rec, state: Rec, view: View, seed: int, *keys: int | str
     ) -> tuple[Rec, dict[str, int], Rec]:
         """send() and receive() in one process: -> the update as the server reads it, {field: its
         bytes}, the link's new client state.
@@ -246,7 +221,7 @@ class Link:
         return one, other
 
     def _code(
-        self, name: str, v: Vec, state: Rec, view: Part, draw: tuple[Any, ...], deliver: bool
+        self, name: str, v: Vec, state: Rec, view: View, draw: tuple[Any, ...], deliver: bool
     ) -> tuple[Any, Any, Rec]:
         """One compressed field -> its bytes, None, the new state; to deliver: their number, the
         decoded vector, the new state.
