@@ -9,7 +9,8 @@ from torch import nn
 
 from fedloom.core.registry import Registry
 from fedloom.errors import ConfigError, FedloomError
-from fedloom.models.cnn import (
+from fedloom.models.hugging_face import huggingface_text, roberta_base
+from fedloom.models.images import (
     cnn_celeba,
     cnn_cfedavg,
     cnn_fafed_cifar,
@@ -18,8 +19,12 @@ from fedloom.models.cnn import (
     cnn_femnist,
     logistic,
     mlp,
+    resnet8,
+    resnet18,
+    resnet18_fedsmoo,
+    resnet18_fiarse,
+    unet,
 )
-from fedloom.models.hugging_face import huggingface_text, roberta_base
 from fedloom.models.layers import (
     MultiExit,
     Residual,
@@ -29,9 +34,7 @@ from fedloom.models.layers import (
     with_statistics,
 )
 from fedloom.models.recurrent import LSTM, lstm_language_model, lstm_shakespeare
-from fedloom.models.resnet import resnet8, resnet18, resnet18_fedsmoo, resnet18_fiarse
 from fedloom.models.transformer import transformer_text
-from fedloom.models.unet import unet
 
 _ALL: tuple[Callable[..., nn.Module], ...] = (
     *(logistic, mlp, cnn_fafed_mnist, cnn_fafed_fashion, cnn_fafed_cifar, cnn_cfedavg),
