@@ -130,15 +130,13 @@ class DifferentialPrivacy(Aggregation):
         deviation: float = (self.noise**-2 - count**-2) ** -0.5
         return deviation
 
-    def _affordable(self, expected: float, rate: float, rounds: int) -> int:
+    def allowed(self, state: Rec, rounds: int) -> int:
         """How many of so many rounds the budget allows. Raises ConfigError if it allows none, and
         if the accounts cannot be made.
         """
-        self._sum_noise(expected)
-        return rounds_allowed(self.max_epsilon, self.noise, rate, self.delta, rounds)
-
-    def allowed(self, state: Rec, rounds: int) -> int:
-        return self._affordable(float(state.expected), float(state.share), rounds)
+        self._sum_noise(float(state.expected))
+        share = float(state.share)
+        return rounds_allowed(self.max_epsilon, self.noise, share, self.delta, rounds)
 
     def report(self, state: Rec, round: int) -> Mapping[str, Any]:
         spent = epsilon(self.noise, float(state.share), self.delta, round + 1)
