@@ -4,7 +4,7 @@ that an independent restatement in numpy gave (weights after round 1 and 15, acc
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,8 @@ from fedloom_papers.flamby import as_published, centres, seeds_of, visits
 from fedloom_papers.lines import NAME, read
 from fedloom_papers.pages import page
 from fedloom_papers.plan import plan
-from fedloom_papers.table import equal_cells, table
+from fedloom_papers.published_tables import published
+from fedloom_papers.table import equal_cells, gaps_to_runs, table
 
 LINES = Path(__file__).parents[3] / "docs/results/flamby"
 HEART, TCGA, PERSONAL = (entry(f"flamby:{name}") for name in ("heart", "tcga", "personal"))
@@ -83,10 +84,58 @@ def test_committed_lines_have_the_published_cells(one, least, tmp_path):
     assert all(row.equal == row.cells and not row.others for row in rows.values())
 
 
-def test_the_fine_tuned_means_are_those_of_the_page(tmp_path):
-    made = table(plan(PERSONAL, "cpu", tmp_path, seeds=5), read(LINES / NAME))
-    means = [f"{n.mean:.4f}" for n in made.numbers if n.mean is not None]
+@pytest.mark.parametrize(
+    ("one", "name"),
+    [
+        (HEART, "Fed-Heart-Disease"),
+        (TCGA, "Fed-TCGA-BRCA"),
+        (PERSONAL, "fine-tuned, Fed-Heart-Disease"),
+    ],
+)
+def test_committed_lines_of_our_own_order_have_these_verdicts(one, name, tmp_path):
+    made = table(plan(one, "cpu", tmp_path, seeds=5), read(LINES / NAME))
+    gaps = gaps_to_runs(made.numbers)
+    sides = Counter(side for _, side in gaps.values())
+    apart = sides["above"] + sides["below"]
+    counts = len(gaps), apart, sides["within"], sides["undecided"]
     text = (LINES.parent / "flamby.md").read_text()
-    assert f"{means[0]} for the common one and {means[1]} fine-tuned here" in text
-    assert {f"{n.published:.4f}" for n in made.numbers} <= {*text.replace(",", " ").split()}
-    assert re.search(r"paper +here +diff", page(made, []))
+    assert f"| {name} | {' | '.join(map(str, counts))} |" in text
+    # one of them has no spread on either side: p is 0
+    assert f"p is below 0.05 in {apart}" in " ".join(page(made, []).split())
+    assert {row for (row, _), (_, side) in gaps.items() if side == "above"} <= {"local-5"}
+    assert sides["below"] == 0
+    if one is PERSONAL:
+        means = [f"{n.mean:.4f}" for n in made.numbers if n.mean is not None]
+        assert f"{means[0]} for the common one and {means[1]} fine-tuned here" in text
+
+
+def test_our_own_runs_are_compared_with_the_published_means(tmp_path):
+    """Three rows: the published runs, 30 points above them without a spread, one point above."""
+    there = {(c.method, c.metric): c.seeds for c in published("flamby", "heart")}
+    metrics = ("centre_0", "centre_1", "centre_2", "centre_3", "centre_pooled")
+    more, lines = {"fedavg": 0.0, "fedadam": 0.3, "scaffold": 0.01}, []
+    made = plan(HEART, "cpu", tmp_path, [*more], 5)
+    for run in made.runs:
+        own = {}
+        for metric in metrics:
+            runs = there[run.row.name, metric]
+            value = sum(runs.values()) / 5 if run.row.key == "fedadam" else runs[42 + run.seed]
+            own[metric] = value + more[run.row.key]
+        head = {"digest": run.digest, "seed": run.seed, "state": "finished", "rounds": 15}
+        lines.append(head | {"curves": {}, "afterwards": own})
+    found = table(made, lines)
+    gaps = gaps_to_runs(found.numbers)
+    assert len(gaps) == 15
+    for (row, metric), (gap, side) in gaps.items():
+        assert gap.mean == pytest.approx(more[row], abs=1e-9), (row, metric)
+        assert (side == "above") == (row == "fedadam"), (row, metric, gap)
+    exact, spread = gaps["fedadam", "centre_0"][0], gaps["fedavg", "centre_0"][0]
+    assert exact.freedom == 4 and spread.freedom == 8, "one side varies, or both alike"
+    deviation = 0.0215 * (2 / 5) ** 0.5
+    assert spread.half == pytest.approx(2.306 * deviation, rel=0.005)
+    said = " ".join(page(found, []).split())
+    assert "+0.3000±" in said and "above" in said
+    assert "Of 15 differences 5 are more than chance" in said and "0 within a point" in said
+    assert "below 0.05 in 5: chance makes about 1 of 15" in said
+    published_too = table(plan(HEART, "cpu", tmp_path, ["fedavg"], 1, as_published=True), [])
+    assert "differences" not in page(published_too, [])

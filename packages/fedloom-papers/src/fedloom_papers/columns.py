@@ -8,31 +8,43 @@ from collections.abc import Iterator, Mapping, Sequence
 from fedloom.cli.printing import table as aligned
 from fedloom.report.curve_data import mean, sd
 from fedloom.report.statistics import Paired, p_text
+from fedloom.report.statistics import Verdict as Side
 from fedloom.report.tables import MISSING, fixed
 
 from .entry import Entry, Protocol, Row
 from .measure import Number, title
-from .table import Measure, Table
+from .table import Measure, Table, gaps_to_runs
 from .tune import Choice
 
 
 def measure_columns(table: Table, protocol: Protocol, measure: Measure) -> dict[str, list[str]]:
     """{heading: a cell for each row}: published, measured and difference of a measure, as far as
-    there are any; and what claims test of it, if that is not the number itself.
+    there are any; what claims test of it, if that is not the number itself; and where a difference
+    to published runs is.
     """
     by_row = {n.quantity.row.key: n for n in table.numbers_of(protocol, measure)}
     keys = [row.key for row in table.rows_of(protocol)]
-    numbers = [by_row.get(key) for key in keys]
+    numbers, gaps = [by_row.get(key) for key in keys], gaps_to_published(table, protocol)
     columns = {
         "paper": [_published(n) for n in numbers],
         "here": [MISSING if n is None else cell(n, n.values) for n in numbers],
-        "diff": [_difference(n) for n in numbers],
+        "diff (95 %)" if gaps else "diff": [_difference(n, gaps) for n in numbers],
     }
     columns = {k: cells for k, cells in columns.items() if k == "here" or {*cells} != {MISSING}}
+    if gaps:
+        sides = (gaps.get((key, measure[0])) for key in keys)
+        return {**columns, "": [MISSING if side is None else side[1] for side in sides]}
     other = any(n is not None and n.tested != n.values for n in numbers)
     if other and measure in table.claimed_measures(protocol):
         columns["last tenth"] = [MISSING if n is None else cell(n, n.tested) for n in numbers]
     return columns
+
+
+def gaps_to_published(
+    table: Table, protocol: Protocol
+) -> Mapping[tuple[str, str], tuple[Paired, Side]]:
+    """The differences to published runs, and where they are; none of runs that repeat them."""
+    return {} if table.plan.as_published else gaps_to_runs(table.numbers_of(protocol))
 
 
 # ------------------------------------------------------------------------------------- one number
@@ -73,12 +85,15 @@ def cell(number: Number | None, values: Mapping[int, float]) -> str:
     return f"{text}±{number_text(spread, metric)}" if spread else text
 
 
-def _difference(number: Number | None) -> str:
-    """Measured less published."""
+def _difference(number: Number | None, gaps: Mapping[tuple[str, str], tuple[Paired, Side]]) -> str:
+    """Measured less published, and half the interval where both have runs."""
     if number is None or (gap := number.difference) is None:
         return MISSING
-    text = number_text(gap, number.quantity.metric)
-    return text if text.startswith("-") else f"+{text}"
+    metric = number.quantity.metric
+    text = number_text(gap, metric)
+    text = text if text.startswith("-") else f"+{text}"
+    gap_and_side = gaps.get((number.quantity.row.key, metric))
+    return text if gap_and_side is None else f"{text}±{number_text(gap_and_side[0].half, metric)}"
 
 
 def gap_text(gap: Paired | None, scale: float = 1.0) -> str:

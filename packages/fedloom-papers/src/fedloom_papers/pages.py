@@ -16,12 +16,13 @@ from fedloom.cli.compare_and_report import Figures
 from fedloom.cli.printing import page_width
 from fedloom.cli.printing import table as aligned
 from fedloom.report import human_seconds
+from fedloom.report.statistics import LEVEL
 from fedloom.report.style import save_pictures
 from fedloom.report.table_text import as_csv as csv_of
 from fedloom.study.tune import RUNGS
 
 from .board import has_line
-from .columns import measure_columns, study_tables
+from .columns import gaps_to_published, measure_columns, study_tables
 from .entry import SCALES, Claim, Entry, Protocol, Quantity, Row
 from .figures import pictures
 from .lines import NAME, Line, evidence, latest
@@ -175,7 +176,9 @@ def _block(table: Table, protocol: Protocol) -> list[str]:
     empty = all(n.quantity.cell is None and not n.values for n in numbers)
     lines += ["  no run has a line yet"] if empty else [*_tables(table, protocol)]
     lines += _describe_extra_seeds(table, protocol)
-    return lines + (_describe_equal_cells(numbers) if table.plan.as_published else [])
+    if table.plan.as_published:
+        return lines + _describe_equal_cells(numbers)
+    return lines + _describe_gaps(table, protocol)
 
 
 def _describe_equal_cells(numbers: Sequence[Number]) -> list[str]:
@@ -197,6 +200,27 @@ def _describe_equal_cells(numbers: Sequence[Number]) -> list[str]:
 
 
 _DIFFERENCES = 10
+
+
+def _describe_gaps(table: Table, protocol: Protocol) -> list[str]:
+    """How many means differ from those of published runs."""
+    gaps = [*gaps_to_published(table, protocol).values()]
+    if not gaps:
+        return []
+    sides = [side for _, side in gaps]
+    same, unknown = sides.count("within"), sides.count("undecided")
+    low = sum(gap.p is not None and gap.p < 1 - LEVEL for gap, _ in gaps)
+    count = len(gaps)
+    return [
+        paragraph(
+            f"Diff: the mean of {len(table.seeds[protocol.name])} seeds here less that of the "
+            f"published ones, with Welch's interval. Of {count} differences "
+            f"{count - same - unknown} are more than chance (above or below; p below 0.05 by Holm "
+            f"for all {count}), {same} within a point with their intervals, {unknown} undecided. "
+            f"Without correction p is below 0.05 in {low}: chance makes about "
+            f"{(1 - LEVEL) * count:.0f} of {count}."
+        )
+    ]
 
 
 def _describe_extra_seeds(table: Table, protocol: Protocol) -> list[str]:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fedloom.report.statistics import Paired, common_seeds, corrected, paired
+from fedloom.report.statistics import Paired, common_seeds, corrected, paired, unpaired
+from fedloom.report.statistics import Verdict as Side
 
 from .entry import Entry, Protocol, Quantity, Row, settings_of
 from .lines import Line, latest
@@ -157,6 +158,28 @@ def equal_cells(numbers: Iterable[Number]) -> dict[str, Equal]:
             counts = cells + len(both), equal + len(both) - len(other)
             equal_by_row[n.quantity.row.name] = Equal(*counts, (*others, *other))
     return equal_by_row
+
+
+POINT = 0.01  # means of shares closer than that are called equal
+
+
+def gaps_to_runs(numbers: Iterable[Number]) -> dict[tuple[str, str], tuple[Paired, Side]]:
+    """{(row's key, metric): ours less the published mean, with p by Holm for all of them, and where
+    it is}, of numbers whose single runs are published. within: the interval lies within a point.
+    """
+    gaps = {
+        (n.quantity.row.key, n.quantity.metric): gap
+        for n in numbers
+        if n.quantity.cell is not None and n.quantity.cell.seeds
+        if (gap := unpaired([*n.values.values()], [*n.quantity.cell.seeds.values()])) is not None
+    }
+    return {key: (gap, _side(gap)) for key, gap in corrected(gaps).items()}
+
+
+def _side(gap: Paired) -> Side:
+    if gap.verdict == "undecided" and -POINT < gap.low <= gap.high < POINT:
+        return "within"
+    return gap.verdict
 
 
 def table(plan: Plan, lines: Iterable[Line]) -> Table:
