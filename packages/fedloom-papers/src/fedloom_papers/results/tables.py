@@ -105,7 +105,7 @@ def text(name: str, tables: Sequence[MeasuredTable], by_id: Mapping[str, Sequenc
     else:
         out = [f"{OWN.format(name)}{intro}", "## Claims\n" * bool(rows), claim_table]
     out += [undecidable(paper_tables)]
-    if any(overview(one) for one in tables):
+    if any(overview(one) for one in tables if one.table.entry.id in by_id):
         out.append(f"![{TITLES[name]}: {BESIDE}.](pictures/{name}.png)\n")
     out += picture_links([p for each in by_id.values() for p in each if p.name not in intro])
     if not is_study:
