@@ -8,11 +8,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from fedloom_papers.published_tables import published
 
 from fedloom.config import resolve
 from fedloom.errors import ConfigError
 from fedloom_papers.catalogue import entry
+from fedloom_papers.entry import published
 from fedloom_papers.flamby import as_published, centres, seeds_of, visits
 from fedloom_papers.lines import NAME, read
 from fedloom_papers.pages import page
