@@ -16,7 +16,7 @@ plain loop in the same turn and of the processor's time, and the largest memory 
 processes (their shares of common pages added up). "gradients only" is no loop: two processes
 compute the gradients of a round and nothing else, which is what bounds the others. A peer is given
 as NAME=PYTHON, the interpreter of an environment that has it, see `peer_rounds.py`; ranks:2 is
-fedloom under torchrun.
+fedloom under torchrun. An engine may be followed by a precision: --engines serial "serial bf16".
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,8 +114,10 @@ def contender(pipe: Any, work: str, name: str) -> None:
         loop = LOOPS[name](of.model(), data, of.local)
         go, said = lambda t: loop.round(cohorts.of(t)), ""
     else:
-        parts: dict[str, Any] = {"data": data, "model": of.model, "local": of.local, "metrics": {}}
-        exp = Experiment(algorithm=FedAvg(), cohort=of.cohort, rounds=2000, engine=name, **parts)
+        engine, _, precision = name.partition(" ")
+        local = replace(of.local, precision=precision or "full")
+        parts: dict[str, Any] = {"data": data, "model": of.model, "local": local, "metrics": {}}
+        exp = Experiment(algorithm=FedAvg(), cohort=of.cohort, rounds=2000, engine=engine, **parts)
         began = time.perf_counter()
         run = exp.build()
         said = f"{exp.used_engine}, {time.perf_counter() - began:.1f} s" if name == "auto" else ""
