@@ -131,7 +131,7 @@ def keep_memory() -> None:
     system.
 
     Otherwise every vector above 128 KiB is mapped again and costs a page fault per 4 KiB. Vectors
-    above 64 MiB are: the gaps between those that are kept would cost five more of them.
+    above 64 MiB are: the gaps between those that are kept cost four to eight more of them.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
