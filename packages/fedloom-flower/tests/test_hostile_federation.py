@@ -288,7 +288,10 @@ def test_a_private_runs_rows_and_report_do_not_tell_who_took_part(tmp_path):
     assert not any(ledger[name] for name in counted)
     timed = {k: v for k, v in result.summary.items() if "seconds" in k}
     assert {*timed} == {"seconds", "seconds_per_round", "seconds_to_target"}
-    assert not any(timed.values()) and result.summary["rounds_to_target"] == 1
+    assert not any(timed.values())
+    name = f"test_{result.summary['metric']['name']}"  # of noise that no seed repeats
+    first = next((row["round"] for row in result.history if row[name] >= 0.01), None)
+    assert result.summary["rounds_to_target"] == first
     assert attendance(fed.run) is None and load_run(fed.run).finished
     shown = summarise(result) + result._repr_html_()
     (row,) = comparison(group_runs([load_run(fed.run)]))  # what reads a run needs no times
