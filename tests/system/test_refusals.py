@@ -287,7 +287,7 @@ def test_what_nobody_foresaw_is_one_line_too(fedloom, monkeypatch):
         ("evaluate.sizes_every=3", "evaluate.sizes_every has no effect"),
         (
             "aggregation={name = 'trimmed_mean', trim = 0.05}",
-            "take a cohort of at least 20 clients, or more of it",
+            "take a cohort of at least 20 clients, or a larger trim",
         ),
         ("algorithm=scaffold algorithm.option=1 local.momentum=0.9", ""),  # it does not read it
     ],

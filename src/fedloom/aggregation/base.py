@@ -64,6 +64,7 @@ class Aggregation(Part):
     reads: ClassVar[Reads] = Reads.SUM
     gives: ClassVar[Gives] = Gives.CLIENTS
     noise_from: ClassVar[NoiseFrom] = NoiseFrom.NOTHING
+    fewer: ClassVar[str] = ""  # settings with which fewest() is less, for errors
 
     @property
     def name(self) -> str:
@@ -108,7 +109,7 @@ class Aggregation(Part):
         if (fewest := self.fewest(count, count)) > count:
             raise ConfigError(
                 f"aggregation {self!r} needs {fewest} updates in a round, got {count}; take a "
-                "larger cohort, or smaller values here"
+                f"larger cohort{self.fewer and f', or a smaller {self.fewer}'}"
             )
 
     def init(self, x: Vec, expected: float, share: float) -> Rec:

@@ -127,7 +127,7 @@ class TrimmedMean(FromRows):
         return (
             f"aggregation.trim = {self.trim:g} leaves out none of the {count} updates of a round: "
             "trimmed_mean is then the plain mean, and one hostile client moves it anywhere; take a "
-            f"cohort of at least {math.ceil((1 - 1e-9) / self.trim)} clients, or more of it"
+            f"cohort of at least {math.ceil((1 - 1e-9) / self.trim)} clients, or a larger trim"
         )
 
 
@@ -186,6 +186,7 @@ class Krum(FromRows):
     """
 
     gives = Gives.CLIENTS
+    fewer = "aggregation.hostile or aggregation.several"
     hostile: Annotated[float, Ge(0), Lt(0.5)] = hyper(0.2, "share of updates that may be hostile")
     several: PositiveInt = hyper(1, "how many updates are averaged", "1: Krum; more: multi-Krum")
 
