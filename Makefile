@@ -5,6 +5,7 @@
 # make format    let ruff put things in order
 # make gpu       the contract and the rounds on CUDA, nine minutes at a time; DEVICE=cuda:1 is another one
 # make bench     the speed claims, each with its command
+# make bench-peers  rounds of fedloom, of loops by hand and of other systems, each in an environment of its own, in turn
 # make site      the pages as a site, build/site/index.html; a link that leads nowhere is an error
 # make evidence  the tables of docs/results/plan.toml, from a frozen checkout: make evidence TAG=evidence-3 HOURS=8
 # make lock      requirements/lock.txt after a change of pyproject.toml; remove it first to renew all
@@ -30,7 +31,7 @@ JOBS ?= 2
 # Dozens of processes import fedloom in a test run: the first compiles it for all of them.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-all check format gpu bench site evidence lock
+.PHONY: demo test test-all check format gpu bench bench-peers site evidence lock
 
 # PyTorch first, which chooses its build; then what builds fedloom, so that nothing is fetched unlocked.
 # Python compiles what is imported: pip would take 50 s for 11,000 files, of which few are used.
@@ -69,6 +70,9 @@ bench: $(INSTALLED)
 	for name in overhead rounds methods codecs submodels imports; do \
 		$(RUN)/python benchmarks/$$name.py || exit 1; \
 	done
+
+bench-peers: $(INSTALLED)
+	TORCH=$(TORCH) $(RUN)/nox -s peer peers
 
 site: $(INSTALLED)
 	TORCH=$(TORCH) $(RUN)/nox -s site

@@ -2,7 +2,7 @@
 
     python benchmarks/rounds.py [--work W1 W2] [--repeats 9] [--engines serial auto] [--record F]
         [--loops plain]
-    nox -s peer peers                       also pfl, Flower's simulation and fluke
+    make bench-peers                        also pfl, Flower's simulation and fluke
 
 W1 logistic regression 784-10, 1,000 clients x 60, cohort 100, 3 steps of 20. W2 FAFED's
 Fashion-MNIST network, 20 clients x 3,000, all of them, 10 steps of 50. W3 LEAF's FEMNIST network
