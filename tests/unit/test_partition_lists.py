@@ -187,10 +187,10 @@ def test_a_partition_of_a_users_own_returns_lists_of_indices(tmp_path, monkeypat
 OPTIONS = {f"dirichlet{kind}": {"alpha": 0.3} for kind in ("", "_interleaved", "_recycled")}
 OPTIONS |= {"similarity": {"share": 0.5}, "dirichlet_unbalanced": {"alpha": 0.5}}
 OPTIONS |= {"classes_per_client": {"classes": 5}, "pathological": {"classes": 3}}
-PLAIN = ("iid", "blocks", "stratified", "class_groups", "shards", "replicated")
+PLAIN = ("iid", "blocks", "stratified", "class_groups", "shards")
 EVERY = {name: PARTITIONS[name](clients=20, **OPTIONS.get(name, {})) for name in [*PLAIN, *OPTIONS]}
 EVERY["capped"] = PARTITIONS["dirichlet_unbalanced"](0.5, 20, capped=True)
-AGAIN = ("dirichlet_recycled", "pathological", "replicated")  # deal samples several times
+AGAIN = ("dirichlet_recycled", "pathological")  # deal samples several times
 UNEVEN = ("dirichlet_unbalanced", "capped")
 
 

@@ -22,7 +22,6 @@ from fedloom.data import (
     drawn,
     iid,
     pathological,
-    replicated,
     shards,
     similarity,
     stratified,
@@ -171,7 +170,6 @@ def test_small_partitions_by_hand():
     of = lambda lists: [lists.of(i).tolist() for i in range(lists.count)]
     given_lists = by_lists([[4, 1], np.array([0]), torch.tensor([1, 1])])
     assert of(given_lists.split(torch.zeros(5), 0)) == [[4, 1], [0], [1, 1]]
-    assert of(replicated(3).split(torch.rand(4, 2), seed=0)) == [[0, 1, 2, 3]] * 3
     assert of(blocks(20).split(FASHION, seed=9)) == torch.arange(60_000).view(20, 3000).tolist()
     odd = torch.tensor([0] * 5 + [1] * 7 + [2] * 3)
     rows = counts_of(stratified(4).split(odd, 0), odd)
@@ -310,7 +308,6 @@ def test_drawn_tests_follow_the_training_shares_without_a_class_that_tests_lack(
 PINNED = [
     (iid(7), "731398b8", "d87853ab"),
     (blocks(7), "31adbddb", "e9b331f4"),
-    (replicated(7), "714b6301", "900bfb69"),
     (stratified(7), "58d11975", "c97da44c"),
     (similarity(7, 0.5), "da1d2eac", "50cb1f37"),
     (dirichlet(0.3, 7), "94469c3b", "6230072b"),
@@ -332,7 +329,7 @@ def test_a_seed_makes_the_split_and_always_the_same(partition, train, test):
     labels, tests = torch.arange(200) * 7 % 10, torch.arange(60) * 3 % 10
     first, again, other = (partition.split(labels, seed).digest() for seed in (1, 1, 2))
     assert first == again and first[:8] == train
-    assert (first == other) == isinstance(partition, (blocks, replicated))
+    assert (first == other) == isinstance(partition, blocks)
     assert partition.split_tests(labels, tests, 1).digest()[:8] == test
 
 
@@ -399,7 +396,6 @@ HOPELESS_SIX = dirichlet_unbalanced(1e-6, 6, tries=5)
         (lambda: similarity(13).split(QUARTERS, 0), "13 clients cannot share 12 samples"),
         (lambda: blocks(13).split(QUARTERS, 0), "13 clients cannot share 12 samples"),
         (lambda: shards(7, 2).split(QUARTERS, 0), "12 samples cannot be cut into 14 shards"),
-        (lambda: replicated(10_000).split(FASHION, 0), "600,000,000 ... at most 3333 clients"),
         (lambda: dirichlet(0.3, 2).split(SIX / 2, 0), "needs labels ... iid, blocks or by_lists"),
         (lambda: dirichlet_unbalanced(0.3, 2).split(SIX / 2, 0), "needs labels"),
         (lambda: classes_per_client(2, 3).split(QUARTERS.double(), 0), "needs labels"),

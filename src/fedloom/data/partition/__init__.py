@@ -31,17 +31,16 @@ from fedloom.data.partition.without_labels import (
     iid,
     lists,
     natural,
-    replicated,
     writers,
 )
 
-__all__ = ["PARTITIONS", "blocks", "by_lists", "iid", "lists", "natural", "replicated", "writers"]
+__all__ = ["PARTITIONS", "blocks", "by_lists", "iid", "lists", "natural", "writers"]
 __all__ += ["class_groups", "classes_per_client", "shards", "similarity", "stratified"]
 __all__ += ["dirichlet", "dirichlet_interleaved", "dirichlet_recycled", "dirichlet_unbalanced"]
 __all__ += ["drawn", "pathological"]
 
 _ALL: tuple[Callable[..., Partition], ...] = (
-    *(iid, blocks, stratified, replicated, similarity),
+    *(iid, blocks, stratified, similarity),
     *(dirichlet, dirichlet_interleaved, dirichlet_recycled, dirichlet_unbalanced),
     drawn,
     *(pathological, classes_per_client, class_groups, shards, natural, writers, lists),

@@ -1,5 +1,5 @@
-"""Partitions without labels: at random, in blocks, everything for every client; the makers of the
-samples; your own index lists, or those of a published file.
+"""Partitions without labels: at random, in blocks; the makers of the samples; your own index lists,
+or those of a published file.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from fedloom.data.partition.base import (
     stream,
 )
 from fedloom.errors import DataError
-
-_MOST = 200_000_000  # entries of replicated lists: 1.6 GB
 
 
 class _ByNumber(NamedPartition):
@@ -78,27 +76,6 @@ class blocks(_ByNumber):
     def _assign(self, samples: int, seed: int, *purpose: str) -> Ragged:
         check_enough(self.clients, samples)
         return Ragged.from_sizes(torch.from_numpy(even_sizes(samples, self.clients)))
-
-
-class replicated(_ByNumber):
-    """Give every client the whole training set: no heterogeneity at all. Fits any targets.
-
-    FAFED's "low" as another code of its author has it; the paper's words are `similarity`. An epoch
-    costs as many times more as there are clients. Raises DataError beyond 200 million indices.
-
-    >>> replicated(clients=2).split(torch.zeros(3), seed=0).of(1).tolist()
-    [0, 1, 2]
-    """
-
-    def _assign(self, samples: int, seed: int, *purpose: str) -> Ragged:
-        if self.clients * samples > _MOST:
-            raise DataError(
-                f"{self.clients} clients with {samples} samples each are "
-                f"{self.clients * samples:,} indices; at most {_MOST:,} are allowed: take at most "
-                f"{max(_MOST // samples, 1)} clients"
-            )
-        sizes = torch.full((self.clients,), samples)
-        return Ragged.from_sizes(sizes, torch.arange(samples).repeat(self.clients))
 
 
 class natural(NamedPartition):
