@@ -163,8 +163,8 @@ def test_a_target_column_is_labels_numbers_or_classes(cells, kind, labels, class
         ),
         # b is no input, and 5 has no label
         ("a,b,label\n1,,0\n,2,1\n3,4,1\n5,6,\n", {"inputs": ["a"], "missing": "drop"}, [[1], [3]]),
-        # a patient may be at two sites; a name is no input
-        ("p,x,label\n7,1,0\n8,2,1\n", {"patient": "p"}, [[1], [2]]),
+        # who somebody is is no input
+        ("p,x,label\n7,1,0\n8,2,1\n", {"identity": ["p"]}, [[1], [2]]),
     ],
 )
 def test_cells_of_a_table_become_inputs(load, rows, options, inputs):
@@ -224,8 +224,6 @@ agreed = lambda **entry: {"rules": [A | entry]}
         ("x,label\n1,0\n", {"per_client": True}, "per_client = true says where missing and stand"),
         ("a,b,label\n1,,0\n", {"missing": "drop"}, "t.csv: every row ... column 'b', so missing"),
         ("a,label\n1,0\n", {"missing": {"a": "drop"}}, "missing = drop is for all columns, not"),
-        ("p,x,label\n7,1,0\n7,2,1\n", {"patient": "p"}, "column 'p', row 2: '7' is in row 1 too"),
-        ("p,x,label\n7,1,0\n,2,1\n", {"patient": "p"}, "column 'p', row 2 is empty"),
         ("x,label\n1,0\n", {"sep": {"keil": ";"}}, "sep.keil = ';': no file is called 'keil'"),
         ("x,label\n1,0\n", {"encoding": {"keil": "ansi"}}, "no file is called 'keil'; there are t"),
         ("x,label\n1,0\n", {"decimal": {"t": ";"}}, 'decimal must be "." or ",", got \';\''),

@@ -1,5 +1,5 @@
 """Which rows of a table are for testing: other files, those from a day on, or a share of each
-client's, drawn by scikit-learn; and what is strange with rows: a patient twice, one class.
+client's, drawn by scikit-learn; and whether all rows of a client are of one class.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import numpy as np
 
 from fedloom.core.extras import need
 from fedloom.data.federated import FederatedData
-from fedloom.data.own.cells import name_of
-from fedloom.data.own.columns import Table, at, present, short
+from fedloom.data.own.columns import Table, at, short
 from fedloom.data.own.reading import Paths, parts_of
 from fedloom.errors import DataError
 
@@ -121,27 +120,6 @@ def split_by_date(
 
 
 _log = logging.getLogger(__name__)
-
-
-def refuse_twice(table: Table, patient: str, client: str | None) -> None:
-    """Raise DataError if somebody of a column of patients has two rows at one client, naming both.
-
-    Whether somebody is at two clients is not looked for: it would need all names in one place.
-    """
-    cells = present(table, patient)
-    names = cells.map(name_of)
-    owners = table.of(client) if client in table.columns else names.map(lambda _: "")
-    keys = list(zip(owners, names, strict=True))
-    first: dict[tuple[str, str], int] = {}
-    for i, key in enumerate(keys):
-        if (before := first.setdefault(key, i)) != i:
-            (file, row), (other, earlier) = cells.index[i], cells.index[before]
-            prefix = "" if other == file else f"{other}, "
-            raise DataError(
-                f"{file}, column '{patient}', row {row + 1}: {short(key[1])} is in {prefix}row "
-                f"{earlier + 1} too, so a patient would count twice, or be in training and test; "
-                "take one row out, or leave patient out if rows are visits"
-            )
 
 
 def warn_of_one_class(data: FederatedData) -> None:

@@ -43,7 +43,6 @@ from fedloom.data.own.reading import (
 )
 from fedloom.data.own.rows import (
     HeldOut,
-    refuse_twice,
     split_by_date,
     split_by_share,
     warn_of_one_class,
@@ -85,7 +84,6 @@ def table(
     ddof: NonNegativeInt = 0,
     test_share: ShareBelow1 = 0.0,
     test_seed: NonNegativeInt = 0,
-    patient: str | None = None,
     identity: Sequence[str] = (),
     recode: Mapping[str, Mapping[str, str]] | None = None,
     sheet: str = "",
@@ -107,10 +105,9 @@ def table(
     all inputs. Both are found in the training rows of all clients, or per_client in each one's own.
     Or rules and class_names, which fix them (fedloom.data.own.preparation). test: files of test
     rows; or date, a column, and test_from, their first day; or test_share of each client's rows,
-    with the classes' shares, drawn from test_seed. patient: a column in which nobody may be twice
-    at a client; identity: columns that say who somebody is anywhere, as ["name", "birth"]:
-    `fedloom describe` compares sites by them, and they are no inputs. Raises DataError naming file,
-    column and row.
+    with the classes' shares, drawn from test_seed. identity: columns that say who somebody is
+    anywhere, as ["name", "birth"]: `fedloom describe` compares sites by them, and they are no
+    inputs. Raises DataError naming file, column and row.
     """
     options = {**locals()}
     if isinstance(partition, str | os.PathLike | list | tuple):  # the path came first
@@ -157,7 +154,6 @@ class Files:
     held_out: HeldOut
     target: str | Sequence[str] = "label"
     client: str | None = None
-    patient: str | None = None
     identity: Sequence[str] = ()
 
     @property
@@ -182,9 +178,6 @@ class Files:
         if isinstance(target, str) and is_condition(target, tables[0].columns):
             classes = tuple(classes) or ANSWERS
             tables = [with_condition(table, target, classes) for table in tables]
-        if self.patient is not None:
-            for table in tables:
-                refuse_twice(table, self.patient, self.owner)
         if len(tables) == 1:
             tables, classes = self._divided(tables[0], classes)
         return Rows(tables, names, classes, count - sum(len(table.frame) for table in tables))
@@ -217,7 +210,7 @@ class Files:
 
     def _inputs(self, columns: Sequence[str]) -> list[str]:
         """The columns of the inputs."""
-        others = {*self._targets(columns), self.owner, self.held_out.date, self.patient, FILE}
+        others = {*self._targets(columns), self.owner, self.held_out.date, FILE}
         others |= {*self.identity}
         names = self.making.input_names or [name for name in columns if name not in others]
         if not names:
@@ -233,8 +226,7 @@ class Files:
         """
         tables = [self.reading.table(file) for file in files_of(path)]
         names: list[str | None] = [*self._targets(tables[0].columns), *self.making.input_names]
-        names += [self.held_out.date, self.patient]
-        names += [] if tests else [self.owner, *self.identity]
+        names += [self.held_out.date] if tests else [self.held_out.date, self.owner, *self.identity]
         required = [name for name in names if name is not None and name != FILE]
         return joined_files(path, tables, required, not self.making.input_names)
 
