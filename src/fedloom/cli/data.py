@@ -56,8 +56,7 @@ def get_sets(names: tuple[str, ...], data_dir: Path | None) -> None:
     What is there already is only checked. A download that was stopped leaves nothing; a connection
     that breaks off is tried again.
     """
-    from fedloom.data.published.download import CATALOGUE, data_root
-    from fedloom.data.published.verify import SUBSET, get
+    from fedloom.data.published.download import CATALOGUE, SUBSET, data_root, get
 
     root = data_root(data_dir)
     for name in _check_names(names):
@@ -75,12 +74,11 @@ def get_sets(names: tuple[str, ...], data_dir: Path | None) -> None:
 def check_sets(names: tuple[str, ...], data_dir: Path | None) -> None:
     """Say of every data set (or of these) whether the copy here is the published one.
 
-    verified: by the publisher's checksums, or where there are none by the published counts;
-    subset: which part; missing; damaged: which file. Exit code 1 if something is damaged, or if one
-    of these is missing.
+    verified: by the publisher's checksums; unchecked: it has none; subset: a part of your own to
+    train on; missing; damaged: which file. Exit code 1 if something is damaged, or if one of these
+    is missing.
     """
-    from fedloom.data.published.download import data_root
-    from fedloom.data.published.verify import DAMAGED, MISSING, check
+    from fedloom.data.published.download import DAMAGED, MISSING, check, data_root
 
     root = data_root(data_dir)
     wrong = []

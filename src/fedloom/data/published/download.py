@@ -1,5 +1,5 @@
-"""The catalogue of published data sets, catalogue.toml, and downloads by pooch, which are used only
-if their checksum is right.
+"""The catalogue of published data sets, catalogue.toml; downloads by pooch, which are used only if
+their checksum is right; and whether the copies here are the published ones.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import tempfile
 import tomllib
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedloom.errors import DataError
 
@@ -189,7 +189,7 @@ class _Bar:
 class Entry:
     """A published set. place: its folder below the root, "" if it has none; home: where it is
     published; files, archive: to download; an archive holds the files. by_hand: the user fetches
-    the files. counts: what a whole copy has of these units, where there are no checksums.
+    the files.
     """
 
     name: str
@@ -199,8 +199,6 @@ class Entry:
     files: tuple[PublishedFile, ...] = ()
     archive: PublishedFile | None = None
     by_hand: bool = False
-    counts: Sequence[Sequence[int]] = ()
-    units: Sequence[str] = ()
 
     @property
     def downloads(self) -> bool:
@@ -238,3 +236,58 @@ def fetch_set(entry: Entry, root: Path, download: bool = True) -> list[Path]:
         fetch_archive(entry.archive, root, entry.place, download)
         download = False
     return [fetch(file, root / entry.place, download) for file in entry.files]
+
+
+# ------------------------------------------------------------------------- copies that are here
+VERIFIED, SUBSET, UNCHECKED = "verified", "subset", "unchecked"
+MISSING, DAMAGED = "missing", "damaged"
+
+
+class Finding(NamedTuple):
+    """The result for a copy: one of the states above, and why."""
+
+    state: str
+    detail: str
+
+
+def check(name: str, root: Path) -> Finding:
+    """Whether the copy of a set below root is the published one: by checksums of its files."""
+    entry = CATALOGUE[name]
+    folder = root / entry.place
+    if not entry.place:
+        return Finding(VERIFIED, f"comes along, from {entry.home}")
+    if not folder.is_dir():
+        return Finding(MISSING, f"no folder {folder}; from {entry.home}")
+    if not entry.files:
+        return Finding(UNCHECKED, f"{folder} is here, and no checksums of its files are published")
+    parts = [path.name for path in sorted(folder.glob("train-*"))] if name == "ag_news" else []
+    own = bool(parts) and not (folder / "train.csv").is_file()  # a part will do to train on
+    files = [file for file in entry.files if not (own and file.name == "train.csv")]
+    try:
+        for file in files:
+            fetch(file, folder, download=False)
+    except DataError as error:
+        return Finding(DAMAGED, str(error))
+    detail = f"by md5: {', '.join(file.name for file in files)}"
+    if own:
+        return Finding(SUBSET, f"{detail}; of yours: {', '.join(parts)}")
+    return Finding(VERIFIED, detail)
+
+
+def get(name: str, root: Path) -> Finding:
+    """Download a set into root unless it is there, and check it. Raises DataError for one that
+    cannot be downloaded or is damaged.
+    """
+    entry = CATALOGUE[name]
+    if entry.downloads:
+        fetch_set(entry, root)
+    finding = check(name, root)
+    if finding.state == MISSING:
+        origin = f"it is from {entry.home}"
+        if entry.place.startswith("leaf/"):
+            script = f"data/{Path(entry.place).name}/preprocess.sh"
+            origin = f"its files are made by LEAF's script {script} ({entry.home})"
+        raise DataError(f"{name} has no download: {origin}; put it into {root / entry.place}")
+    if finding.state == DAMAGED:
+        raise DataError(finding.detail)
+    return finding

@@ -122,11 +122,6 @@ def femnist(partition: Partition, seed: int = 0, data_dir: DataDir = None) -> Fe
 
     Source: Caldas et al., LEAF 2018.
     """
-    return load_femnist(data_root(data_dir) / "leaf" / "femnist").divided(partition, seed)
-
-
-def load_femnist(folder: Path) -> Arrays:
-    """The arrays of FEMNIST. Raises DataError."""
 
     def convert(user: User, owner: int) -> dict[str, Array]:
         x, y = user.samples()
@@ -144,6 +139,7 @@ def load_femnist(folder: Path) -> Arrays:
         "labels": _NONE,
         "owners": _NONE,
     }
+    folder = data_root(data_dir) / "leaf" / "femnist"
     train, test = _samples(leaf_arrays(folder, "femnist-1", convert, empty))
     return Arrays(
         name="femnist",
@@ -152,7 +148,7 @@ def load_femnist(folder: Path) -> Arrays:
         by="writers",
         class_names=tuple(FEMNIST_CLASSES),
         transform=Images(mean=(0.0,), std=(1.0,)),
-    )
+    ).divided(partition, seed)
 
 
 def _labels(labels: list[Any], classes: int) -> Array:
@@ -190,12 +186,8 @@ def celeba(
     Source: Caldas et al., LEAF 2018; Liu et al., CelebA, ICCV 2015.
     """
     transform = Images(mean=tuple(mean), std=tuple(std), flip=flip)
-    return load_celeba(data_root(data_dir) / "leaf" / "celeba", transform).divided(partition, seed)
-
-
-def load_celeba(folder: Path, transform: Images) -> Arrays:
-    """The arrays of LEAF's CelebA. Raises DataError."""
-    files, size = leaf_files(folder), (CELEBA_SIDE, CELEBA_SIDE)
+    folder, size = data_root(data_dir) / "leaf" / "celeba", (CELEBA_SIDE, CELEBA_SIDE)
+    files = leaf_files(folder)
 
     def make(new: New) -> None:
         pillow()
@@ -226,7 +218,7 @@ def load_celeba(folder: Path, transform: Images) -> Arrays:
         class_names=("not smiling", "smiling"),
         transform=transform,
         raw=Resized(),
-    )
+    ).divided(partition, seed)
 
 
 # in LEAF's order; what is not in it counts as the last, as str.find's -1 does in LEAF's one-hot
@@ -254,12 +246,6 @@ def shakespeare(
     """
     if test_samples is not None and test_samples < 1:
         raise DataError(f"test_samples must be at least 1, got {test_samples}")
-    folder = data_root(data_dir) / "leaf" / "shakespeare"
-    return load_shakespeare(folder, test_samples).divided(partition, seed)
-
-
-def load_shakespeare(folder: Path, test_samples: int | None = None) -> Arrays:
-    """The arrays of Shakespeare. Raises DataError."""
 
     def convert(user: User, owner: int) -> dict[str, Array]:
         text, starts = _text(user)
@@ -267,6 +253,7 @@ def load_shakespeare(folder: Path, test_samples: int | None = None) -> Arrays:
         return {"text": text, "owners": np.where(starts, owner, -1).astype(np.int32)}
 
     empty: dict[str, Array] = {"text": np.empty(0, np.uint8), "owners": np.empty(0, np.int32)}
+    folder = data_root(data_dir) / "leaf" / "shakespeare"
     arrays = leaf_arrays(folder, "shakespeare-1", convert, empty)
     tests = None
     if len(arrays["test_text"]) > LENGTH:
@@ -283,7 +270,7 @@ def load_shakespeare(folder: Path, test_samples: int | None = None) -> Arrays:
         transform=Tokens(),
         raw=Characters(ALPHABET),
         details={"length": LENGTH} | ({"test_samples": test_samples} if test_samples else {}),
-    )
+    ).divided(partition, seed)
 
 
 def _windows(text: Array, owners: Array) -> Samples:
