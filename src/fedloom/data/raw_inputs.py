@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -141,15 +141,11 @@ class Pixels:
 
 
 @dataclass(frozen=True)
-class Words:
+class Words(Raw):
     """The first `length` words as numbers (n, length) int64; 0 is padding, 1 any unknown word."""
 
     vocabulary: Mapping[str, int]
     length: int
-
-    def store(self, texts: Sequence[str]) -> Tensor:
-        """Texts -> numbers of words."""
-        return padded(texts, self.vocabulary, self.length)
 
     def back(self, stored: Tensor) -> list[str]:
         """Texts of the same words."""
@@ -176,42 +172,32 @@ class Subwords(Raw):
 
 
 @dataclass(frozen=True)
-class Characters:
-    """Texts of one length by the positions of their characters in an alphabet; an unknown character
-    counts as the last one.
+class Running(Raw):
+    """A stretch of a text whose words are set apart by spaces, by their numbers. words: in the
+    order of these.
     """
 
-    alphabet: str
+    words: Iterable[str]
+    kind: ClassVar[str] = "running"
+    between: ClassVar[str] = " "
 
     def back(self, stored: Tensor) -> list[str]:
-        """Numbers (n, length) -> n texts of that many characters."""
-        return ["".join(self.alphabet[i] for i in row) for row in stored.tolist()]
+        """Numbers (n, length) -> n texts of that many words."""
+        words = [*self.words]
+        return [self.between.join(words[i] for i in row) for row in stored.tolist()]
 
     def about(self) -> dict[str, Any]:
-        """Kind "characters", with the alphabet in the order of its numbers."""
-        return {"kind": "characters", "words": list(self.alphabet)}
+        """Kind "running" or "characters", with the words in the order of their numbers."""
+        return {"kind": self.kind, "words": [*self.words]}
 
 
-@dataclass(frozen=True)
-class Running:
-    """A stretch of a text whose words are set apart by spaces, by their numbers."""
+class Characters(Running):
+    """Texts of one length by their characters' places in an alphabet; an unknown character counts
+    as the last one.
+    """
 
-    vocabulary: Mapping[str, int]
-
-    def store(self, words: Sequence[str]) -> np.ndarray[Any, Any]:
-        """Words -> their numbers (n,) int64."""
-        unknown = self.vocabulary[UNKNOWN]
-        known = (self.vocabulary.get(word, unknown) for word in words)
-        return np.fromiter(known, np.int64, count=len(words))
-
-    def back(self, stored: Tensor) -> list[str]:
-        """Numbers (n, length) -> n texts of that many words, with spaces between them."""
-        names = list(self.vocabulary)
-        return [" ".join(names[i] for i in row) for row in stored.tolist()]
-
-    def about(self) -> dict[str, Any]:
-        """Kind "running", with the words in the order of their numbers."""
-        return {"kind": "running", "words": list(self.vocabulary)}
+    kind = "characters"
+    between = ""
 
 
 @dataclass(frozen=True)

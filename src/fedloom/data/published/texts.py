@@ -5,9 +5,8 @@ small vocabulary or the tokens of a model.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 
 from fedloom.core.hyper import PositiveInt, checked
@@ -18,12 +17,14 @@ from fedloom.data.published.download import CATALOGUE, DataDir, data_root, fetch
 from fedloom.data.published.files import read_rows, read_text
 from fedloom.data.raw_inputs import (
     END,
+    UNKNOWN,
     Raw,
     Running,
     Subwords,
     Words,
     by_appearance,
     by_frequency,
+    padded,
     subwords,
 )
 from fedloom.errors import DataError
@@ -65,15 +66,14 @@ def wikitext2(
         raise DataError(f"{path} is missing; get it from {WIKITEXT2.home}{hint}")
     words = words_of(path)
     vocabulary = by_appearance(words)
-    raw = Running(vocabulary)
-    tests = _windows(raw.store(words_of(test)), length, test)
+    tests = _windows(words_of(test), vocabulary, length, test)
     step = 1 if test_samples is None else -(-len(tests.inputs) // test_samples)
     return Arrays(
         name="wikitext2",
-        train=_windows(raw.store(words), length, path),
+        train=_windows(words, vocabulary, length, path),
         test=Samples(tests.inputs[::step], tests.targets[::step]),
         class_names=tuple(vocabulary),
-        raw=raw,
+        raw=Running(tuple(vocabulary)),
         details={"part": part, "length": length, "vocabulary": len(vocabulary)},
     ).divided(partition, seed)
 
@@ -87,15 +87,16 @@ def words_of(path: Path) -> list[str]:
     return words
 
 
-def _windows(tokens: np.ndarray[Any, Any], length: int, path: Path) -> Samples:
+def _windows(words: list[str], vocabulary: dict[str, int], length: int, path: Path) -> Samples:
     """Consecutive windows, and the same one word later; the remainder is not used."""
-    count = (len(tokens) - 1) // length
+    count = (len(words) - 1) // length
     if count < 1:
         raise DataError(
-            f"{path} has {len(tokens)} words, too few for a window of {length} and the next word; "
+            f"{path} has {len(words)} words, too few for a window of {length} and the next word; "
             "get the file again"
         )
-    text = torch.from_numpy(tokens)
+    unknown = vocabulary[UNKNOWN]
+    text = torch.tensor([vocabulary.get(word, unknown) for word in words])
     inputs = text[: count * length].view(count, length)
     return Samples(inputs, text[1 : count * length + 1].view(count, length))
 
@@ -141,9 +142,9 @@ def ag_news(
     details: dict[str, object] = {"length": length}
     raw: Raw
     if tokeniser == "words":
-        words = Words(by_frequency(train.texts, vocabulary), length)
-        inputs, tests = words.store(train.texts), words.store(test.texts)
-        raw, count = words, len(words.vocabulary)
+        numbers = by_frequency(train.texts, vocabulary)
+        inputs, tests = (padded(texts, numbers, length) for texts in (train.texts, test.texts))
+        raw, count = Words(numbers, length), len(numbers)
     elif vocabulary != _WORDS:
         raise DataError(
             f"vocabulary = {vocabulary} is for words; tokeniser '{tokeniser}' has its own; drop one"
