@@ -386,14 +386,14 @@ def begun_workbook():
         ("u.xlsx", begun_workbook(), "u.xlsx is no whole Excel workbook"),
         ("u.csv", begun_workbook(), "u.csv is no whole Excel workbook"),
         ("t.csv.zip", packed("zip"), "t.csv.zip ... zip ... unpack it"),
-        ("t.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600), "of an old or other ... .xlsx"),
-        ("t.csv", b"PAR1" + bytes(9), "t.csv is a Parquet file ... call it .parquet"),
+        ("t.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600), "of an old kind ... .xlsx"),
+        ("t.csv", b"PAR1" + bytes(9), "t.csv is no whole Parquet file"),
         ("t.parquet", b"PAR1" + bytes(9), "t.parquet is no whole Parquet file"),
         ("w.csv", "né,x\n1,2\n".encode("latin1"), "not UTF-8"),
     ],
 )
 def test_files_of_another_kind_are_called_so(load, name, content, says):
-    if name == "t.parquet":
+    if "Parquet" in says:
         pytest.importorskip("pyarrow", reason="the extra tables is not installed")
     refused(lambda: load(content, ONE, name=name), says)
     if name == "t.csv.zip":  # an encoding in which any bytes are text

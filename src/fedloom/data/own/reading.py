@@ -130,26 +130,12 @@ def parts_of(table: Table, clients: Series | None) -> dict[str, tuple[Places, Ta
 
 
 _log = logging.getLogger(__name__)
-PARQUET = (".parquet", ".pq")
 # a number with a comma for the point: "1,5"; one with points between thousands stays a text
 _COMMA, _POINT = r"^\s*([+-]?\d*),(\d+)\s*$", r"\1.\2"
-# the first bytes of files that are no text -> what they are, and what to do
-_UNZIP = "unpack it, and give the file in it"
-_OLD_BOOK = "a workbook of an old or other kind", "save it as .xlsx, or each sheet as CSV UTF-8"
-_BINARY = {
-    b"PK\x03\x04": ("a zip archive", _UNZIP),
-    b"\xd0\xcf\x11\xe0": _OLD_BOOK,
-    b"(\xb5/\xfd": ("compressed by zstd", _UNZIP),
-    b"PAR1": ("a Parquet file", "call it .parquet"),
-}
 _COMPRESSED = {b"\x1f\x8b": gzip.decompress, b"BZh": bz2.decompress, b"\xfd7zXZ": lzma.decompress}
+# how other files begin that are no text: a zip archive, a workbook of before 2007, zstd
+_PACKED = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"(\xb5/\xfd")
 BY_FILE = ("encoding", "sep", "decimal")  # options that may differ by file
-
-
-def _by_name(option: str | Mapping[str, str]) -> Mapping[str, str]:
-    """An option by the files' names; a tab may be written as on the command line, sep=\\t."""
-    by_name = {"*": option} if isinstance(option, str) else option
-    return {name: "\t" if value == r"\t" else value for name, value in by_name.items()}
 
 
 @dataclass(frozen=True)
@@ -169,34 +155,29 @@ class Reading:
     recode: Mapping[str, Mapping[str, str]] | None = None
     sheet: str = ""
 
-    def __post_init__(self) -> None:
-        for sep in _by_name(self.sep).values():
-            if len(sep) != 1:
-                raise DataError(f"sep must be one character, got {short(sep)}")
-        for decimal in _by_name(self.decimal).values():
-            if decimal not in (".", ","):
-                raise DataError(f'decimal must be "." or ",", got {short(decimal)}')
-
     def check_names(self, files: Sequence[Path]) -> None:
         """Raise DataError for what is said of a file that is none of these."""
         stems = [*dict.fromkeys(map(stem, files))]
         for key in BY_FILE:
-            by_name = _by_name(getattr(self, key))
-            for name in by_name.keys() - {*stems, "*"}:
-                raise DataError(
-                    f"{key}.{name} = {short(by_name[name])}: no file is called {short(name)}; "
-                    f'there are {", ".join(stems[:10])}, without folder and ending ("*" is of all '
-                    "others)"
-                )
+            option = getattr(self, key)
+            for name in option if isinstance(option, Mapping) else ():
+                if name not in (*stems, "*"):
+                    raise DataError(
+                        f"{key}.{name} = {short(option[name])}: no file is called {short(name)}; "
+                        f'there are {", ".join(stems[:10])}, without folder and ending ("*" is of '
+                        "all others)"
+                    )
 
     def of(self, key: str, path: Path) -> str:
-        """What encoding, sep or decimal is for a file."""
-        by_name = _by_name(getattr(self, key))
-        return by_name.get(stem(path)) or by_name.get("*") or str(getattr(Reading, key))
+        """What encoding, sep or decimal is for a file; a tab may be written as sep=\\t."""
+        option = getattr(self, key)
+        by_name = option if isinstance(option, Mapping) else {"*": option}
+        value = by_name.get(stem(path), by_name.get("*", getattr(Reading, key)))
+        return "\t" if value == r"\t" else str(value)
 
     def table(self, path: Path) -> Table:
-        """A CSV file, every cell a text; a sheet of an Excel workbook; or a Parquet file, by its
-        ending. Raises DataError; needs pandas, openpyxl for workbooks and pyarrow for Parquet.
+        """A CSV file, every cell a text; a sheet of an Excel workbook; or a Parquet file. Raises
+        DataError; needs pandas, openpyxl for workbooks and pyarrow for Parquet.
         """
         if not path.is_file():
             if os.path.lexists(path):
@@ -205,11 +186,12 @@ class Reading:
                 )
             origin = "" if path.is_absolute() else f" (seen from {Path.cwd()})"
             raise DataError(f"there is no file {path}{origin}")
-        workbook = _is_workbook(path)
-        if path.suffix in PARQUET:
+        with path.open("rb") as file:
+            head = file.read(4)
+        if head == b"PAR1" or path.suffix in (".parquet", ".pq"):
             frame = self._parquet(path)
         else:
-            frame = self._workbook(path) if workbook else self._csv(path)
+            frame = self._workbook(path) if head.startswith(_PACKED) else self._csv(path)
         names = list(frame)
         if len(set(names)) < len(names):
             raise DataError(f"{path} names a column twice: {', '.join(names)}")
@@ -226,7 +208,11 @@ class Reading:
         text = self._text(path)
         if not text.strip():
             raise DataError(f"{path} is empty; it needs a header and rows below it")
-        sep = self.of("sep", path)
+        sep, decimal = self.of("sep", path), self.of("decimal", path)
+        if len(sep) != 1:
+            raise DataError(f"sep must be one character, got {short(sep)}")
+        if decimal not in (".", ","):
+            raise DataError(f'decimal must be "." or ",", got {short(decimal)}')
         self._refuse_other_mark(path, text.strip().partition("\n")[0], sep)
         # the header is read as a row, because pandas would rename duplicates; and cells as texts,
         # because it would make 1 of 01, and 1.0 of 1 beside an empty cell
@@ -239,8 +225,7 @@ class Reading:
                 f"{short(sep)} in it needs quotes), or get it again"
             ) from error
         frame = self._headed(path, frame)
-        comma = self.of("decimal", path) == ","
-        return frame.replace(_COMMA, _POINT, regex=True) if comma else frame
+        return frame.replace(_COMMA, _POINT, regex=True) if decimal == "," else frame
 
     def _headed(self, path: Path, frame: DataFrame) -> DataFrame:
         """Rows with their columns' names: those in the first row, or the given ones."""
@@ -256,6 +241,15 @@ class Reading:
     def _workbook(self, path: Path) -> DataFrame:
         """A sheet of an Excel workbook; formulas are what Excel computed last."""
         pandas = need("pandas", f"to read {path.name}", "tables", DataError)
+        inside: list[str] = []
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                inside = archive.namelist()
+        if not any(name.startswith("xl/") for name in inside):
+            raise DataError(
+                f"{path} is a zip archive, a workbook of an old kind or packed otherwise, not CSV "
+                "text; unpack it, or save it as .xlsx or CSV UTF-8"
+            )
         need("openpyxl", f"to read {path.name}", "tables", DataError)
         options = {"sheet_name": None, "header": None, "dtype": object, "keep_default_na": False}
         try:
@@ -263,26 +257,25 @@ class Reading:
         except Exception as error:  # openpyxl promises no types
             why = first_line(error)
             raise DataError(f"{path} is no whole Excel workbook: {why}; save it again") from error
-        full = [name for name, sheet in sheets.items() if sheet.notna().to_numpy().any()]
-        if self.sheet and self.sheet not in sheets:
-            raise DataError(
-                f"sheet = {short(self.sheet)}: {path} has no such sheet; "
-                f"{did_you_mean(self.sheet, list(sheets))}"
-            )
+        full = {k: v.dropna(how="all").dropna(how="all", axis=1) for k, v in sheets.items()}
+        full = {name: sheet for name, sheet in full.items() if len(sheet)}
+        names = [*full]
         if not full:
             raise DataError(f"{path} is empty; it needs a header and rows below it")
         if not self.sheet and len(full) > 1:
             raise DataError(
-                f"{path} has {len(full)} sheets with cells, {', '.join(map(short, full[:10]))}; "
-                f"say which: sheet = {short(full[0])}"
+                f"{path} has {len(names)} sheets with cells, {', '.join(map(short, names[:10]))}; "
+                f"say which: sheet = {short(names[0])}"
             )
-        sheet_name = self.sheet or full[0]
-        whole = sheets[sheet_name].dropna(how="all").dropna(how="all", axis=1)
-        if not len(whole):
-            raise DataError(f"{path}, sheet {short(sheet_name)} is empty; take another one")
+        name = self.sheet or names[0]
+        if name not in full:
+            raise DataError(
+                f"sheet = {short(name)}: {path} has no such sheet with cells; "
+                f"{did_you_mean(name, names)}"
+            )
         message = "%s is a workbook: its sheet '%s' is read, formulas as they were computed last"
-        _log.warning(message, path, sheet_name)
-        return self._headed(path, whole)
+        _log.warning(message, path, name)
+        return self._headed(path, full[name])
 
     def _refuse_other_mark(self, path: Path, first: str, sep: str) -> None:
         """Raise DataError for a first line without sep and with another mark between cells."""
@@ -343,21 +336,3 @@ def _whole(path: Path) -> bytes:
         return raw if unpack is None else unpack(raw)
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"{path} is no whole compressed file: {error}; get it again") from error
-
-
-def _is_workbook(path: Path) -> bool:
-    """Whether a file is an Excel workbook. Raises DataError for what cannot be read: a workbook of
-    another kind, a zip archive, or a Parquet file of another ending.
-    """
-    with path.open("rb") as file:
-        head = file.read(8)
-    kind = next((kind for mark, kind in _BINARY.items() if head.startswith(mark)), None)
-    if kind is None or (head.startswith(b"PAR1") and path.suffix in PARQUET):
-        return False
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            inside = {name.partition("/")[0] for name in archive.namelist()}
-        if "xl" in inside:
-            return True
-        kind = _OLD_BOOK if "content.xml" in inside else kind  # of LibreOffice
-    raise DataError(f"{path} is {kind[0]}, not CSV text; {kind[1]}")
