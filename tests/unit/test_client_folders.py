@@ -1,7 +1,6 @@
-"""A folder or file per client: arrays, pictures, and those of LEAF, PFLlib and HDF5."""
+"""A folder per client: arrays, or pictures."""
 
 import io
-import json
 import os
 import sys
 
@@ -10,8 +9,7 @@ import pytest
 import torch
 from published import picture, rows_of, write
 
-from fedloom.config import resolve
-from fedloom.data import folders, from_clients, from_datasets, from_partitions, hdf5, leaf, pfllib
+from fedloom.data import folders, from_datasets, from_partitions
 from fedloom.data.client_indices import read_arrays
 from fedloom.errors import DataError
 from support.refusals import refused
@@ -132,79 +130,3 @@ def test_no_file_stays_open_behind_an_error(tmp_path):
         assert_closed(lambda path=clients: folders(path=path), clients / "ann")
     split = write(tmp_path / "split.npz", whole[:-30])
     assert_closed(lambda: read_arrays(split), split)
-
-
-def pair(seed, n):
-    draw = np.random.default_rng(seed)
-    return draw.normal(size=(n, 2, 3)).astype("float32"), draw.integers(0, 3, n)
-
-
-SPLITS = {
-    "train": {"lyon": pair(0, 4), "bonn": pair(1, 5)},
-    "test": {"lyon": pair(2, 2), "bonn": pair(3, 3), "rome": pair(4, 6)},  # which trains nobody
-}
-
-
-def assert_as_given(data, names):
-    want = from_clients({**SPLITS["train"], "rome": ([], [])}, client_tests=SPLITS["test"])
-    for name in ("inputs", "targets", "test_inputs", "test_targets"):
-        assert torch.equal(getattr(data, name), getattr(want, name)), name
-    assert data.client_names == names
-    assert torch.equal(data.clients.indices, want.clients.indices)
-    assert torch.equal(data.unseen.targets, want.unseen.targets)
-
-
-def test_leafs_json_of_any_set(tmp_path):
-    for split, parts in SPLITS.items():
-        users = {name: {"x": x.tolist(), "y": y.tolist()} for name, (x, y) in parts.items()}
-        content = {"users": list(parts), "num_samples": [], "user_data": users}
-        write(tmp_path / split / "all_data.json", json.dumps(content))
-    data = leaf(tmp_path)
-    assert_as_given(data, ("lyon", "bonn"))
-    assert data.name == tmp_path.name
-    config = resolve("digits", ["data=leaf", f"data.path={tmp_path}", "model=logistic"])
-    assert config.data().population == 2
-    users = {"lyon": {"x": ["a"], "y": [0]}}
-    content = json.dumps({"users": ["lyon"], "num_samples": [], "user_data": users})
-    write(tmp_path / "train" / "all_data.json", content)
-    refused(lambda: leaf(tmp_path), "client lyon: inputs have type <U1; give numbers")
-    refused(lambda: leaf(tmp_path / "none"), "there is no folder")
-
-
-class Evil:
-    def __reduce__(self):
-        return (print, ("this was run",))
-
-
-def test_pfllibs_folders(tmp_path, capsys):
-    numbers = {"lyon": "0", "bonn": "10", "rome": "2"}
-    for split, parts in SPLITS.items():
-        (tmp_path / split).mkdir()
-        for name, (x, y) in parts.items():
-            np.savez_compressed(tmp_path / split / f"{numbers[name]}.npz", data={"x": x, "y": y})
-    assert_as_given(pfllib(tmp_path), ("0", "10"))
-    first, load = tmp_path / "train/0.npz", lambda: pfllib(tmp_path)
-    np.savez(first, data=np.array(Evil(), dtype=object))
-    refused(load, "0.npz", "cut short or altered")
-    assert "this was run" not in capsys.readouterr().out
-    np.savez(first, data=np.zeros(3))
-    refused(load, "0.npz is no file of PFLlib's", "no dictionary")
-    write(first, b"PK\x03\x04" + bytes(40))
-    refused(load, "0.npz is no file of PFLlib's")
-
-
-@pytest.mark.parametrize("top", ["", "examples/"])
-def test_groups_of_an_hdf5_file(tmp_path, top):
-    h5py = pytest.importorskip("h5py", reason="the extra hdf5 is not installed")
-    for split, parts in SPLITS.items():
-        with h5py.File(tmp_path / f"{split}.h5", "w") as file:
-            for client, (x, y) in parts.items():
-                file[f"{top}{client}/pixels"], file[f"{top}{client}/label"] = x, y
-    train = tmp_path / "train.h5"
-    data = hdf5(train, test=tmp_path / "test.h5", inputs="pixels", target="label")
-    assert data.client_names == ("bonn", "lyon") and data.name == "train"  # in HDF5's order
-    assert torch.equal(data.client(1)[0], torch.from_numpy(SPLITS["train"]["lyon"][0]))
-    assert data.unseen.names == ("rome",)
-    refused(lambda: hdf5(train), "client bonn has no 'x' and 'y'", "data.inputs")
-    bad = write(tmp_path / "bad.h5", b"\x89HDF" + bytes(99))
-    refused(lambda: hdf5(bad), "bad.h5 is no whole HDF5 file")

@@ -11,7 +11,7 @@ from fedloom.data.client_test_sets import TESTS, with_client_tests
 from fedloom.data.federated import FederatedData
 from fedloom.data.generated import shapes
 from fedloom.data.heterogeneity import measure
-from fedloom.data.own.folders import folders, hdf5, leaf, pfllib
+from fedloom.data.own.folders import folders
 from fedloom.data.own.hugging_face import from_partitions, hugging_face
 from fedloom.data.own.in_memory import from_arrays, from_clients, from_datasets
 from fedloom.data.own.tables import table
@@ -39,7 +39,6 @@ SOURCES: Registry[Callable[..., FederatedData]] = Registry(
             *(digits, heart, shapes, mnist, fashion_mnist, cifar10, cifar100),
             *(tiny_imagenet, femnist, celeba),
             *(shakespeare, wikitext2, ag_news, tcga, folders, table, hugging_face),
-            *(leaf, pfllib, hdf5),
         )
     },
     own=FederatedData,
@@ -49,6 +48,6 @@ __all__ = ["SOURCES", "TESTS", "FederatedData", "MatchedPartition", "Partition",
 __all__ += ["Images", "Tokens", "Transform", "data_root", "measure", "with_client_tests"]
 __all__ += ["celeba", "cifar10", "cifar100", "digits", "fashion_mnist", "femnist", "heart", "mnist"]
 __all__ += ["ag_news", "shakespeare", "shapes", "tcga", "tiny_imagenet", "wikitext2"]
-__all__ += ["folders", "from_arrays", "from_clients", "from_datasets", "from_partitions", "hdf5"]
-__all__ += ["hugging_face", "leaf", "pfllib", "table"]
+__all__ += ["folders", "from_arrays", "from_clients", "from_datasets", "from_partitions"]
+__all__ += ["hugging_face", "table"]
 __all__ += partition.__all__

@@ -18,7 +18,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -106,24 +106,17 @@ class _Unpickler(pickle.Unpickler):
         return allowed[name]
 
 
-def unpickle(file: IO[bytes], path: Path, encoding: str = "ASCII") -> Any:
-    """The object in an open file, read without running code in it. Raises DataError, which names
-    the path.
-    """
+def unpickled(path: Path) -> Any:
+    """The object in a file, read without running code in it. Raises DataError."""
     try:
-        return _Unpickler(file, encoding=encoding).load()
+        with path.open("rb") as file:
+            return _Unpickler(file, encoding="bytes").load()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # a damaged pickle can raise anything
         raise DataError(
             f"{path} is cut short or altered ({type(error).__name__}: {error}); get it again"
         ) from error
-
-
-def unpickled(path: Path) -> Any:
-    """The object in a file. Raises DataError."""
-    with path.open("rb") as file:
-        return unpickle(file, path, "bytes")
 
 
 _SUMS = "checksums.json"  # {array: checksum, none of a large one}
