@@ -230,23 +230,18 @@ def test_a_run_by_name_resumes_and_a_file_may_name_clients_too(hospitals):
     assert "capacities names client 'rome'" in said
 
 
-def test_factors_of_rates_and_parts_of_clients_on_the_command_line(fedloom, tmp_path):
+def test_factors_of_rates_on_the_command_line(fedloom, tmp_path):
     lines = ["x,site,y"] + [f"{k % 7},{NAMES[k % 3]},{k % 2}" for k in range(60)]
     (tmp_path / "t.csv").write_text("\n".join(lines))
     data = "path=t.csv target=y client=site test_share=0.3 clients=none partition=natural"
     words = ["run", "rounds=1", "cohort=1.0", "algorithm=fedavg", "data=table"]
     words += ["model=logistic", "model.inputs=1", "model.classes=2"]
     words += [f"data.{word}" for word in data.split()]
-    fedloom(*words, "data.parts=2", "--out", "a", "--quiet")
-    about = record("a", "partition")
-    assert sorted(about["client_names"]) == sorted(f"{n}/{k}" for n in NAMES for k in (0, 1))
-    assert sum(about["sizes"]) == 42
-    fedloom(*words, "data.parts=2", 'local.lr_by_client={"lyon/0"=0.5}', "--out", "b", "--quiet")
+    fedloom(*words, "local.lr_by_client={lyon=0.5}", "--out", "b", "--quiet")
     for word, said in (
         ("local.lr_by_client={rome=0.5}", "local.lr_by_client names client 'rome'"),
         ("local.lr_by_client=[1, 2]", "local.lr_by_client has 2 numbers for 3 clients"),
         ("local.lr_by_client={lyon=0}", "local.lr_by_client must be a list of one per client"),
-        ("data.parts=40", "cannot share"),
     ):
         output = fedloom(*words, word, "--out", "c", code=2).output
         assert said in output and output.count("\n") == 1

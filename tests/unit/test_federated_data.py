@@ -332,27 +332,6 @@ def test_clients_take_their_own_tests_along():
     assert len({tuple(k.tolist()) for k in kept}) == 5, "which ones are kept is the seed's"
 
 
-def test_each_makers_samples_are_divided_again():
-    arrays = Arrays(
-        name="sites",
-        train=Samples(torch.arange(90.0)[:, None], torch.zeros(90).long(), torch.arange(90) % 3),
-        test=Samples(torch.arange(30.0)[:, None], torch.zeros(30).long(), torch.arange(30) % 3),
-        owner_names=["a", "b", "c"],
-        by="sites",
-    )
-    data, again, other = (arrays.divided(natural(parts=2), seed) for seed in (1, 1, 2))
-    assert data.client_names == ("a/0", "a/1", "b/0", "b/1", "c/0", "c/1")
-    whole = arrays.divided(natural(), 0).clients
-    for maker in range(3):
-        both = [2 * maker, 2 * maker + 1]
-        own = torch.cat([data.clients.of(i) for i in both])
-        assert sorted(own.tolist()) == whole.of(maker).tolist() == list(range(maker, 90, 3))
-        tests = data.test_inputs[torch.cat([data.test_clients.of(i) for i in both])]
-        assert sorted(tests.flatten().tolist()) == list(range(maker, 30, 3))
-    assert torch.equal(again.clients.indices, data.clients.indices)
-    assert not torch.equal(other.clients.indices, data.clients.indices)
-
-
 NORMS = {"mean": (0.2, 0.4), "std": (0.5, 2.0)}
 MEAN, STD = (np.array(v)[:, None, None] for v in NORMS.values())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -10,10 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.core.rng import key
 from fedloom.data.client_indices import Partition, Ragged, as_lists
 from fedloom.data.federated import FederatedData
-from fedloom.data.partition.without_labels import iid, natural
+from fedloom.data.partition.without_labels import natural
 from fedloom.data.raw_inputs import Raw
 from fedloom.data.transforms import Transform
 from fedloom.errors import DataError
@@ -90,10 +88,6 @@ class Arrays:
         elif train.owners is None:
             partition.split(train.targets, seed)  # refuses, and says what to do
             raise AssertionError
-        elif partition.parts > 1:
-            whole = dataclasses.replace(partition, parts=1)
-            data = self._in_parts(partition.parts, seed).divided(whole, seed)
-            return dataclasses.replace(data, about={**data.about, "partition": partition.about()})
         else:
             clients, makers = partition.choose(train.owners, self.by, seed)
             if test is not None:
@@ -116,33 +110,4 @@ class Arrays:
             transform=self.transform,
             raw=self.raw,
             client_names=names,
-        )
-
-    def _in_parts(self, parts: int, seed: int) -> Arrays:
-        """The samples of each maker as those of several, its parts."""
-        within, owners = iid(parts), self.train.owners
-        makers = [] if owners is None else sorted({*owners.tolist()} - {-1})
-
-        def parted(samples: Samples, tests: bool) -> Samples:
-            if samples.owners is None:
-                return samples
-            owners = torch.where(samples.owners < 0, -1, samples.owners * parts)
-            for maker in makers:
-                rows = (samples.owners == maker).nonzero().flatten()
-                draw = key(seed, "partition", "parts", maker)
-                try:
-                    lists = within.split(rows, draw)
-                    if tests:
-                        lists = within.split_tests(rows, rows, draw)
-                except DataError as error:
-                    name = self.owner_names[maker] if self.owner_names else maker
-                    raise DataError(f"{self.by}, {name}: {error}") from None
-                owners[rows[lists.indices]] += lists.owners()
-            return samples._replace(owners=owners)
-
-        return dataclasses.replace(
-            self,
-            train=parted(self.train, tests=False),
-            test=None if self.test is None else parted(self.test, tests=True),
-            owner_names=[f"{name}/{part}" for name in self.owner_names for part in range(parts)],
         )

@@ -64,7 +64,6 @@ NEW: dict[str, tuple[Any, str | None]] = {
     "data.test_share": (0.0, "table"),
     "data.test_seed": (0, "table"),
     "evaluate.threshold": (0.5, None),
-    "data.partition.parts": (1, "natural"),
     "data.mean": ([0.0] * 3, "celeba"),
     "data.std": ([1.0] * 3, "celeba"),
 }

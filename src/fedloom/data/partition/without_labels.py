@@ -84,8 +84,7 @@ class natural(NamedPartition):
 
     min_size: leave out makers with fewer training samples. clients: keep this many, drawn at random
     by the seed; all by default. A client keeps its own test samples, if the data have them, and
-    those of all clients together are the test set. parts: each maker's samples are divided again,
-    among so many clients ("lyon/0", "lyon/1"), at random. Raises DataError when there are too few.
+    those of all clients together are the test set. Raises DataError when there are too few.
 
     Source: LEAF, Caldas et al. 2018.
 
@@ -96,7 +95,6 @@ class natural(NamedPartition):
     by: ClassVar[str | None] = None  # what the makers must be
     clients: PositiveInt | None = hyper(None, "clients to keep, drawn by the seed; none: all")
     min_size: PositiveInt = hyper(1, "fewest training samples of a client that is kept")
-    parts: PositiveInt = hyper(1, "clients that share the samples of a maker")
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
         """Refuse: labels do not say who made a sample. A data set with owners calls `choose`."""
@@ -137,8 +135,7 @@ class natural(NamedPartition):
 
     def about(self) -> dict[str, Any]:
         """Describe the partition, fit for JSON."""
-        defaults = {"clients": None, "parts": 1}
-        return {k: v for k, v in super().about().items() if defaults.get(k, ...) != v}
+        return {k: v for k, v in super().about().items() if v is not None}
 
 
 class writers(natural):
