@@ -96,7 +96,7 @@ def test_an_order_of_values_is_kept(cells, order, missing, values, places):
     ("cells", "missing", "fill", "numbers"),
     [
         (["1", "", "4"], "mean", 2.5, [1, 2.5, 4]),
-        (["1", "N/A", "4", "7"], "median", 4.0, [1, 4, 4, 7]),
+        (["1", "N/A", "4", "10"], "median", 4.0, [1, 4, 4, 10]),
         (["4", "", "1", "4", "1"], "most_frequent", 1.0, [4, 1, 1, 4, 1]),
         ([None, 2, 3.0, True], -1, -1.0, [-1, 2, 3, 1]),
         ([" 1_0 ", "1e1", "\u0661", "-.5"], None, None, [10, 10, 1, -0.5]),

@@ -4,9 +4,8 @@ in training rows of all clients or of each: kinds and values of columns, fills, 
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedloom.data.federated import FederatedData
-from fedloom.data.own.cells import empty, name_of, number_name
+from fedloom.data.own.cells import Floats, empty, name_of, number_name
 from fedloom.data.own.columns import (
     Table,
     at,
@@ -43,13 +42,24 @@ from fedloom.errors import DataError, did_you_mean, unknown
 if TYPE_CHECKING:
     from pandas import Series
 
-FILLS = ("mean", "median", "most_frequent")
 DROP = "drop"  # a value of missing: rows with an empty cell are left out
 WITH_CATEGORIES = "with_categories"  # a value of standardise
 ALL = "*"  # every column that has no rule of its own
 Kinds = Mapping[str, str | Sequence[str]]
 Fills = str | float | Mapping[str, str | float]
-_log = logging.getLogger(__name__)
+
+
+def _most_frequent(values: Any) -> Any:
+    """The most frequent of some values, of several the first in order."""
+    distinct, counts = np.unique(values, return_counts=True)
+    return distinct[counts.argmax()]
+
+
+FILLS: Mapping[str, Callable[[Floats], Any]] = {
+    "mean": np.mean,
+    "median": np.median,
+    "most_frequent": _most_frequent,
+}
 
 
 @dataclass(frozen=True)
@@ -88,21 +98,24 @@ class FitOptions:
 
     def fill(self, nonempty: Series, kind: str, cells: Series) -> float | str | None:
         """What stands for an empty cell of a column. nonempty: its other cells."""
-        missing, name = self.missing, cells.name
+        missing, name = self.missing, str(cells.name)
         method = missing.get(name, missing.get(ALL)) if isinstance(missing, Mapping) else missing
-        if method in (None, DROP):
+        if method is None or method == DROP:
             return None
-        by_name = isinstance(missing, Mapping) and name in missing
-        if not len(nonempty) and (method in FILLS or (kind != "number" and not by_name)):
+        by_name, is_number = isinstance(missing, Mapping) and name in missing, kind == "number"
+        if not len(nonempty) and (method in FILLS or (not is_number and not by_name)):
             raise all_empty(cells, f", or say what stands there: missing.{name} = 0, a value")
-        if kind == "number":
-            return _number_for(nonempty, method)
-        numbers = {name: number_name(name) for name in {*map(name_of, nonempty)}}
+        if is_number and isinstance(method, str):
+            if method not in FILLS:
+                ways = ", ".join(FILLS)
+                raise DataError(f"missing.{name} must be {ways} or a number, got '{method}'")
+            return float(FILLS[method](finite(nonempty)))
+        if is_number:
+            return float(method)
+        names = [name_of(cell) for cell in nonempty]
+        numbers = {name: number_name(name) for name in {*names}}
         numeric, fill = all(numbers.values()), name_of(method)
-        if method in FILLS or not (
-            by_name or isinstance(method, str)
-        ):  # a number for all is no text
-            names = map(name_of, nonempty)
+        if method in FILLS or not (by_name or isinstance(method, str)):  # a number is no text
             fill = str(_most_frequent([numbers[name] if numeric else name for name in names]))
         return number_name(fill) or fill if numeric else fill
 
@@ -155,27 +168,6 @@ def no_rule(texts: Series) -> DataError:
     cure = f"write columns.{texts.name} = one_hot, or ordinal, or its values in order; or leave it"
     problem = odd(texts.iloc[0]) or f"{short(texts.iloc[0])} is a text; {cure} out of inputs"
     return DataError(f"{at(texts)}: {problem}")
-
-
-def _number_for(nonempty: Series, method: str | float) -> float:
-    """What stands for a missing number: of several that are most frequent the smallest."""
-    if not isinstance(method, str):
-        return float(method)
-    if method not in FILLS:
-        raise DataError(
-            f"missing.{nonempty.name} must be mean, median, most_frequent or a number, got "
-            f"'{method}'"
-        )
-    numbers = finite(nonempty)
-    if method == "most_frequent":
-        return float(_most_frequent(numbers))
-    return float(numbers.mean() if method == "mean" else np.median(numbers))
-
-
-def _most_frequent(values: Any) -> Any:
-    """The most frequent of some values, of several the first in order."""
-    distinct, counts = np.unique(values, return_counts=True)
-    return distinct[counts.argmax()]
 
 
 @dataclass(frozen=True)
@@ -296,30 +288,26 @@ def ranges(data: FederatedData, client: int | None = None) -> Ranges:
         return {}
     if isinstance(raw, Columns):
         raw = Preparation(tuple(Column(name, "number") for name in raw.names))
-    parts: list[tuple[Preparation, Tensor]] = []
+    parts = [(raw, data.inputs if client is None else data.client(client)[0])]
     if isinstance(raw, PerClient):
-        clients = {i: n for i, n in enumerate(data.client_names) if client in (None, i)}
-        known = raw.by_client
-        parts = [(known[n], data.client(i)[0]) for i, n in clients.items() if n in known]
-    elif isinstance(raw, Preparation):
-        parts = [(raw, data.inputs if client is None else data.client(client)[0])]
+        clients = {n: i for i, n in enumerate(data.client_names) if client in (None, i)}
+        parts = [(raw.by_client.get(n), data.client(i)[0]) for n, i in clients.items()]
     out: Ranges = {}
     for preparation, inputs in parts:
-        for name, (low, high) in _of(preparation, inputs).items():
-            lowest, highest = out.get(name, (math.inf, -math.inf))
-            out[name] = [min(low, lowest), max(high, highest)]
+        if isinstance(preparation, Preparation):
+            for name, (low, high) in _of(preparation, inputs).items():
+                lowest, highest = out.get(name, (low, high))
+                out[name] = [min(low, lowest), max(high, highest)]
     return out
 
 
 def _of(preparation: Preparation, inputs: Tensor) -> Ranges:
     """inputs: (n, k), in float32, so to seven digits of the largest number of a column."""
-    lows, highs = inputs.double().amin(0).numpy(), inputs.double().amax(0).numpy()
-    ranges, offset = {}, 0
-    for column in preparation.columns:
+    ranges = {}
+    for column, stored in preparation.parts(torch.stack([*inputs.aminmax(dim=0)])):
         if column.kind == "number":
             mean, std = column.mean[0], column.std[0]
-            ends = [float(v[offset] * std + mean) for v in (lows, highs)]
+            ends = [float(v) * std + mean for v in stored[:, 0]]
             digits = 6 - math.floor(math.log10(max(std, *map(abs, ends))))
             ranges[column.name] = [round(end, digits) for end in ends]
-        offset += len(column.heads)
     return ranges

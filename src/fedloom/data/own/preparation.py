@@ -165,14 +165,12 @@ class Preparation:
         """The rules that also take off a mean of each input (k,), and divide by std; None if there
         are none, because categories would have a scale.
         """
-        pairs, columns = list(zip(mean, std, strict=True)), []
-        for column in self.columns:
-            scales, pairs = pairs[: len(column.heads)], pairs[len(column.heads) :]
+        columns = []
+        for column, (less, by) in self.parts(torch.tensor([mean, std], dtype=torch.float64)):
             if column.kind == "number":
-                (first, by), scale = scales[0], column.std[0]
-                both = (column.mean[0] + first * scale,)
-                column = replace(column, mean=both, std=(by * scale,))
-            elif any(each != (0.0, 1.0) for each in scales):
+                first, scale = column.mean[0] + float(less[0]) * column.std[0], column.std[0]
+                column = replace(column, mean=(first,), std=(float(by[0]) * scale,))
+            elif (less != 0.0).any() or (by != 1.0).any():
                 return None
             columns.append(column)
         return Preparation(tuple(columns))
@@ -181,13 +179,14 @@ class Preparation:
         """A line for every column that was changed."""
         return [line for column in self.columns if (line := column.describe())]
 
+    def parts(self, stored: Tensor) -> list[tuple[Column, Floats]]:
+        """Each column, and its part (n, ...) of inputs (n, k)."""
+        ends = np.cumsum([len(column.heads) for column in self.columns])[:-1]
+        return [*zip(self.columns, np.split(stored.double().numpy(), ends, axis=1), strict=True)]
+
     def back(self, stored: Tensor) -> np.ndarray[Any, Any]:
         """Rows of the table (n, columns), as texts, from inputs (n, k)."""
-        ends = np.cumsum([len(column.heads) for column in self.columns])[:-1]
-        parts = np.split(stored.double().numpy(), ends, axis=1)
-        return np.stack(
-            [c.cells(part) for c, part in zip(self.columns, parts, strict=True)], axis=1
-        )
+        return np.stack([column.cells(part) for column, part in self.parts(stored)], axis=1)
 
     def about(self) -> dict[str, Any]:
         """Kind "cells", with the table's columns, the rule of each, and what was done in words."""
