@@ -119,9 +119,8 @@ def described(table: Table, names: Sequence[str], target: str | None, least: int
     rows = len(table.frame)
     if rows < least:
         return Description(least=least, rows=None, target=target)
-    every = dict.fromkeys([*names, *([] if target is None else [target])])
     columns = {}
-    for name in every:
+    for name in dict.fromkeys([*names, *([] if target is None else [target])]):
         try:
             columns[name] = _column(table.of(name), least)
         except ValidationError as error:
@@ -264,16 +263,18 @@ def labels_of(
     rows, and behind them those that are undisclosed; how much they differ. None, if the labels are
     no values.
     """
-    sites = {name: site for name, site in descriptions.items() if site.rows is not None}
-    columns = {n: site.columns[site.target] for n, site in sites.items() if site.target is not None}
-    if not columns or any(column.kind == "number" for column in columns.values()):
+    columns = {
+        name: (site.columns[site.target], site.rows)
+        for name, site in descriptions.items()
+        if site.rows is not None and site.target is not None
+    }
+    if not columns or any(column.kind == "number" for column, _ in columns.values()):
         return [], {}, None
-    names = dict.fromkeys(label for column in columns.values() for label in column.counts)
+    names = {label for column, _ in columns.values() for label in column.counts}
     numbers = all(number_name(name) == name for name in names)
     labels = in_order(names, float if numbers else None)
     counts = {}
-    for name, column in columns.items():
-        rows = sites[name].rows or 0
+    for name, (column, rows) in columns.items():
         column_counts = counts_of(column, rows)
         counts[name] = [column_counts.get(label, 0.0) for label in labels]
         counts[name].append(rows - sum(counts[name]))
@@ -281,24 +282,18 @@ def labels_of(
 
 
 def rows_of(table: Table, columns: Sequence[str], by_identity: bool) -> set[Row]:
-    """A table's rows as they are compared. by_identity: the columns say who somebody is, and a row
-    with an empty cell among them says it of nobody.
+    """A table's rows as they are compared: numbers by their value, texts without the difference of
+    small letters, blanks and forms of a letter, "" for an empty cell. by_identity: the columns say
+    who somebody is, and a row with an empty cell among them says it of nobody.
     """
-    rows = zip(*(_plain(table, name) for name in columns), strict=True)
-    return {row for row in rows if (all if by_identity else any)(row)}
 
-
-def _plain(table: Table, name: str) -> list[str]:
-    """A column's cells as they are compared: numbers by their value, texts without the difference
-    of small letters, blanks and forms of a letter; "" of an empty one.
-    """
-    cells, gaps = table.of(name), empty(table.of(name))
-
-    def of(cell: Any) -> str:
+    def plain(cell: Any) -> str:
         text = " ".join(unicodedata.normalize("NFKC", str(cell)).casefold().split())
         return number_name(cell) or text
 
-    return ["" if gap else of(cell) for cell, gap in zip(cells, gaps, strict=True)]
+    cells = [table.of(name) for name in columns]
+    texts = [each.map(plain).where(~empty(each), "") for each in cells]
+    return {row for row in zip(*texts, strict=True) if (all if by_identity else any)(row)}
 
 
 def shared_rows(rows: Mapping[str, set[Row]], least: int) -> dict[str, dict[str, int | None]]:
@@ -314,43 +309,35 @@ def notices(sites: Mapping[str, Description]) -> list[str]:
     """A line for each site whose labels are all one class, and for each column of texts in which
     two sites have no value in common.
     """
-    lines = [
-        one_class(name, f"'{label}'") for name, site in sites.items() if (label := _label(site))
-    ]
-    for column in dict.fromkeys(name for site in sites.values() for name in site.columns):
-        for one, other in itertools.combinations(sites, 2):
-            if line := _apart(column, one, sites[one], other, sites[other]):
+    lines = []
+    for name, site in sites.items():
+        column = site.columns.get(site.target or "")
+        counts = {} if column is None or column.kind == "number" else column.counts
+        if len(counts) == 1 and (label := next(iter(counts))) and counts[label] == site.rows:
+            lines.append(
+                f"{name}: all training rows are '{label}': are its labels read as those of other "
+                "sites are? If not, write target = ... or recode = ... into its own file, below "
+                "[data]"
+            )
+    for column_name in dict.fromkeys(name for site in sites.values() for name in site.columns):
+        columns = {n: c for n, s in sites.items() if (c := s.columns.get(column_name)) is not None}
+        for one, other in itertools.combinations(columns, 2):
+            if line := _apart(column_name, one, columns[one], other, columns[other]):
                 lines.append(line)
                 break  # the first pair says it
     return lines
 
 
-def one_class(site: str, label: str) -> str:
-    """What is said of a site all of whose training rows have one label."""
-    return (
-        f"{site}: all training rows are {label}: are its labels read as those of other sites are? "
-        "If not, write target = ... or recode = ... into its own file, below [data]"
-    )
-
-
-def _label(site: Description) -> str | None:
-    """The class of all rows of a site; None if there may be another."""
-    column = None if site.target is None else site.columns.get(site.target)
-    if column is None or column.kind == "number" or len(column.counts) != 1:
-        return None
-    ((label, count),) = column.counts.items()
-    return label if count == site.rows else None
-
-
-def _apart(name: str, one: str, first: Description, other: str, second: Description) -> str:
+def _apart(
+    name: str, one: str, first: ColumnDescription, other: str, second: ColumnDescription
+) -> str:
     """What is said of a column whose values are others at each of two sites; empty if some are
     common, or if it may be a number at both.
     """
-    column, other_column = first.columns.get(name), second.columns.get(name)
-    if column is None or other_column is None or "texts" not in (column.kind, other_column.kind):
+    values, others = [*first.counts], [*second.counts]
+    if "texts" not in (first.kind, second.kind) or not values or not others:
         return ""
-    values, others = [*column.counts], [*other_column.counts]
-    if not values or not others or {*values} & {*others}:
+    if {*values} & {*others}:
         return ""
     by_folded = {value.casefold(): value for value in values}
     recodes = ", ".join(f'"{v}" = "{by_folded.get(v.casefold(), "...")}"' for v in others[:10])
