@@ -94,7 +94,7 @@ def _empty(pair: Any) -> bool:
         return False
 
 
-def refuse_loader(value: Any, subject: str) -> None:
+def _refuse_loader(value: Any, subject: str) -> None:
     """Raise DataError for a DataLoader."""
     if isinstance(value, DataLoader):
         raise DataError(
@@ -155,7 +155,7 @@ def from_arrays(
     >>> sorted(data.sizes.tolist()), data.classes
     ([2, 2, 3, 3], None)
     """
-    refuse_loader(inputs, "the data set")
+    _refuse_loader(inputs, "the data set")
     return Arrays(
         name=name,
         train=Samples(*_arrays((inputs, targets), "the data set", dtype, transform)),
@@ -175,14 +175,21 @@ def _arrays(
     pair: Any, subject: str, dtype: torch.dtype, transform: Transform | None
 ) -> tuple[Tensor, Tensor]:
     """Inputs and targets as tensors. Raises DataError, which begins with `subject`."""
-    refuse_loader(pair, subject)
+    _refuse_loader(pair, subject)
     try:
         inputs, targets = pair
     except (TypeError, ValueError) as error:
         raise DataError(f"{subject} is not a pair (inputs, targets): {error}") from error
-    one_input(inputs, targets, f"{subject}: inputs")
-    rows = as_inputs(inputs, dtype, f"{subject}: inputs", transform is not None)
-    labels = as_targets(targets, dtype, f"{subject}: targets")
+    _refuse_several(inputs, targets, f"{subject}: inputs")
+    rows = _as_tensor(inputs, f"{subject}: inputs")
+    if transform is None:
+        if rows.dtype == torch.uint8:
+            raise DataError(
+                f"{subject}: inputs have type uint8, as images do; divide them by 255 to get "
+                "float32, give transform=Images(...) (or turn tokens into int64)"
+            )
+        rows = _converted(rows.to(dtype) if rows.dtype == torch.bool else rows, dtype)
+    labels = _converted(_as_tensor(targets, f"{subject}: targets"), dtype)
     if len(rows) != len(labels):
         raise DataError(
             f"{subject} has {len(rows)} inputs, but {len(labels)} targets; give one each"
@@ -223,35 +230,7 @@ ONE_ARRAY = (
 )
 
 
-def as_inputs(
-    value: Any,
-    dtype: torch.dtype = torch.float32,
-    subject: str = "inputs",
-    stored: bool = False,
-) -> Tensor:
-    """Turn inputs (n, ...) into a tensor: floats and booleans to dtype, integers to int64 tokens.
-
-    stored: keep the type, a transform is going to convert. Shares memory with the argument where no
-    conversion is needed. Raises DataError, which begins with `subject`, for uint8 images without a
-    transform and for anything not a number.
-
-    >>> as_inputs(np.zeros((2, 3))).dtype, as_inputs([[1, 2]]).dtype
-    (torch.float32, torch.int64)
-    """
-    tensor = _as_tensor(value, subject)
-    if stored:
-        return tensor
-    if tensor.dtype == torch.uint8:
-        raise DataError(
-            f"{subject} have type uint8, as images do; divide them by 255 to get float32, give "
-            "transform=Images(...) (or turn tokens into int64)"
-        )
-    if tensor.is_floating_point() or tensor.dtype == torch.bool:
-        return tensor.to(check_dtype(dtype))
-    return tensor.to(torch.int64)
-
-
-def one_input(inputs: Any, targets: Any, subject: str = "inputs") -> None:
+def _refuse_several(inputs: Any, targets: Any, subject: str) -> None:
     """Raise DataError for several inputs per sample: a dictionary of arrays, or a tuple or list of
     other arrays than one per sample.
     """
@@ -267,21 +246,13 @@ def one_input(inputs: Any, targets: Any, subject: str = "inputs") -> None:
     raise DataError(f"{subject} are {received}, and a model gets one array: {ONE_ARRAY}")
 
 
-def as_targets(value: Any, dtype: torch.dtype = torch.float32, subject: str = "targets") -> Tensor:
-    """Turn targets into a tensor: integers and booleans to int64 labels, floats to dtype.
-
-    Raises DataError, which begins with `subject`, for anything that is not a number.
-
-    >>> as_targets(np.array([0, 1], dtype=np.uint8)).dtype, as_targets([0.5]).dtype
-    (torch.int64, torch.float32)
-    """
-    tensor = _as_tensor(value, subject)
-    if tensor.is_floating_point():
-        return tensor.to(check_dtype(dtype))
-    return tensor.to(torch.int64)
+def _converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Floats as dtype, other numbers as int64: labels or tokens."""
+    return tensor.to(check_dtype(dtype) if tensor.is_floating_point() else torch.int64)
 
 
 def _as_tensor(value: Any, subject: str) -> Tensor:
+    """Numbers (n, ...), which share memory with the argument where they can. Raises DataError."""
     tensor = value.detach() if isinstance(value, Tensor) else _from_numpy(value, subject)
     if tensor.is_complex():
         raise DataError(f"{subject} are complex numbers; give real numbers")
@@ -335,16 +306,15 @@ def from_datasets(
     """
     stored = transform is not None
 
-    def read(every: Any, role: str) -> dict[Any, _Samples]:
-        items = every.items() if isinstance(every, Mapping) else enumerate(every)
-        return {client: _samples(each, f"{role} {client}", stored) for client, each in items}
+    def read(every: Any, role: str) -> dict[str, _Samples]:
+        return {n: _samples(each, f"{role} {n}", stored) for n, each in _by_name(every).items()}
 
     train, tests = read(datasets, "client"), read(client_tests or (), "client_tests")
     common = [] if test is None else [_samples(test, "test", stored)]
     names = _joined_classes([*train.values(), *common, *tests.values()], tuple(class_names))
 
-    def pairs(every: Any, parts: Mapping[Any, _Samples]) -> Any:
-        relabelled = {client: part.relabelled(names) for client, part in parts.items()}
+    def pairs(every: Any, parts: Mapping[str, _Samples]) -> Any:
+        relabelled = {name: part.relabelled(names) for name, part in parts.items()}
         return relabelled if isinstance(every, Mapping) else [*relabelled.values()]
 
     return from_clients(
@@ -394,9 +364,8 @@ def _joined_classes(parts: Sequence[_Samples], classes: tuple[str, ...]) -> tupl
 
 
 def _samples(dataset: Any, where: str, stored: bool) -> _Samples:
-    refuse_loader(dataset, where)
-    inputs: list[Tensor] = []
-    targets: list[Tensor] = []
+    _refuse_loader(dataset, where)
+    samples: list[tuple[Tensor, Tensor]] = []
     try:
         count = len(dataset)
     except TypeError as error:
@@ -405,32 +374,35 @@ def _samples(dataset: Any, where: str, stored: bool) -> _Samples:
             "into a list first"
         ) from error
     for i in range(count):
-        x, y = _sample(dataset, i, where, stored)
-        again = _sample(dataset, i, where, stored) if i < _TWICE else (x, y)
-        pairs = zip((x, y), again, strict=True)
+        sample = _sample(dataset, i, where, stored)
+        again = _sample(dataset, i, where, stored) if i < _TWICE else sample
+        pairs = zip(sample, again, strict=True)
         if not all(np.array_equal(a, b, equal_nan=a.is_floating_point()) for a, b in pairs):
             raise DataError(
                 f"{where}, sample {i} is another one when it is read twice: the Dataset is random, "
                 "and each sample is read once, so an augmentation would be the same in all rounds; "
                 "take it out, and give transform=Images(mean, std, crop=4, flip=True)"
             )
-        for kind, one, others in (("inputs", x, inputs), ("target", y, targets)):
-            if others and one.shape != others[0].shape:
+        samples.append(sample)
+        for kind, one, first in zip(("inputs", "target"), sample, samples[0], strict=True):
+            if one.shape != first.shape:
                 raise DataError(
                     f"{where}, sample {i}: its {kind} have shape {tuple(one.shape)}, those of "
-                    f"sample 0 {tuple(others[0].shape)}; bring all to one shape"
+                    f"sample 0 {tuple(first.shape)}; bring all to one shape"
                 )
-            others.append(one)
-    if not inputs:
+    if not samples:
         return _Samples(where, [], [], ())
-    labels = torch.stack(targets)
-    return _Samples(where, torch.stack(inputs), labels, _classes(dataset, labels))
+    inputs, labels = (torch.stack(arrays) for arrays in zip(*samples, strict=True))
+    return _Samples(where, inputs, labels, _classes(dataset, labels))
 
 
 def _sample(dataset: Any, i: int, where: str, stored: bool) -> tuple[Tensor, Tensor]:
     try:
         x, y = dataset[i]
-        return torch.as_tensor(_plain(x, stored)), torch.as_tensor(y)
+        if hasattr(x, "convert"):  # a pillow picture; without a transform as torchvision makes it
+            pixels = torch.from_numpy(as_array(x, None, "the picture", None).copy())
+            x = pixels if stored else pixels.float() / 255
+        return torch.as_tensor(x), torch.as_tensor(y)
     except DataError as error:
         raise DataError(f"{where}, sample {i}: {error}") from error
     except Exception as error:  # the user's own code
@@ -439,16 +411,6 @@ def _sample(dataset: Any, i: int, where: str, stored: bool) -> tuple[Tensor, Ten
             f"{error}; a sample must be a pair of inputs and target, each one array of numbers "
             f"({ONE_ARRAY})"
         ) from error
-
-
-def _plain(value: Any, stored: bool) -> Any:
-    """A pillow picture as an array (C, H, W): uint8 as stored for a transform, or the floats in
-    [0, 1] that torchvision would make.
-    """
-    if not hasattr(value, "convert"):
-        return value
-    pixels = torch.from_numpy(as_array(value, None, "the picture", None).copy())
-    return pixels if stored else pixels.float() / 255
 
 
 def _classes(dataset: Any, labels: Tensor) -> tuple[str, ...]:
