@@ -75,12 +75,10 @@ class FitOptions:
         cells = table.of(column.name)
         gaps = empty(cells)
         fill = self.fill(cells[~gaps], column.kind, cells)
-        column = replace(
-            column, missing=int(gaps.sum()), fill=column.fill if fill is None else fill
-        )
-        if not self.standardise or (
-            column.kind != "number" and self.standardise != WITH_CATEGORIES
-        ):
+        fill = column.fill if fill is None else fill
+        column = replace(column, missing=int(gaps.sum()), fill=fill)
+        scaled = column.kind == "number" or self.standardise == WITH_CATEGORIES
+        if not (self.standardise and scaled):
             return column
         numbers = column.of(table)
         if len(numbers) <= self.ddof:
@@ -218,19 +216,23 @@ class Making:
 
     def __post_init__(self) -> None:
         missing, standardise = self.fit_options.missing, self.fit_options.standardise
-        fitted = {"columns": self.columns or None, "missing": missing, "standardise": standardise}
         if isinstance(missing, Mapping) and DROP in missing.values():
             raise DataError("missing = drop is for all columns, not for one; give it alone")
         if self.per_client and missing is None and not standardise:
             raise DataError(
                 "per_client = true says where missing and standardise are found; give one of them"
             )
-        if self.per_client or missing == DROP:
-            fitted = {"columns": fitted["columns"]}
         if self.rules:
             preparation_of(self.rules)  # refuses rules that cannot be
-            for name, value in ({"inputs": self.inputs, "text": self.text} | fitted).items():
-                if not (value is None or value is False or value in ((), [])):
+            others: dict[str, Any] = {
+                "inputs": self.inputs,
+                "text": self.text,
+                "columns": self.columns,
+            }
+            if not self.per_client and missing != DROP:
+                others |= {"missing": missing, "standardise": standardise}
+            for name, value in others.items():
+                if not (value is None or value is False or value in ((), [], {})):
                     raise DataError(
                         f"rules and {name} are both given: rules say it all; keep one of them"
                     )
@@ -254,25 +256,22 @@ class Making:
         """
         if self.text is not None:
             return words_of(tables, self.text, self.length, self.vocabulary)
-        if self.rules or self.columns or self._finds:
-            preparation = preparation_of(self.rules) if self.rules else None
-            kinds = self.columns or {}
-            preparation = preparation or kinds_in(tables[0], names, kinds, self.fit_options)
+        options = self.fit_options
+        finds = options.missing not in (None, DROP) or options.standardise
+        if self.rules or self.columns or finds:
+            preparation = preparation_of(self.rules)
+            if not self.rules:
+                preparation = kinds_in(tables[0], names, self.columns or {}, options)
             parts = parts_of(tables[0], clients[0]).items()
-            fill = self.fit_options.fit_all
-            by_client = {name: fill(preparation, part) for name, (_, part) in parts}
+            by_client = {name: options.fit_all(preparation, part) for name, (_, part) in parts}
             if not self.per_client:
                 return [by_client[""].of(table) for table in tables], by_client[""]
-            raw = PerClient(preparation, self.fit_options, by_client)
+            raw = PerClient(preparation, options, by_client)
             return [raw.of(t, owners) for t, owners in zip(tables, clients, strict=True)], raw
         for name in names:
             if len(texts := text_cells(tables[0].of(name))):
                 raise no_rule(texts)
         return [numbers_of(table, names) for table in tables], Columns(tuple(names))
-
-    @property
-    def _finds(self) -> bool:
-        return self.fit_options.missing not in (None, DROP) or bool(self.fit_options.standardise)
 
 
 Ranges = dict[str, list[float]]

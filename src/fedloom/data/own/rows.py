@@ -40,11 +40,8 @@ class HeldOut:
             )
         if not 0 <= self.test_share < 1:
             raise DataError(f"test_share must be in [0, 1), got {self.test_share}; 0.2 is a fifth")
-        ways = {
-            "test": self.test,
-            "test_from": self.test_from,
-            "test_share": self.test_share or None,
-        }
+        ways = {"test": self.test, "test_from": self.test_from}
+        ways |= {"test_share": self.test_share or None}
         names = [name for name, value in ways.items() if value is not None]
         if len(names) > 1:
             raise DataError(f"{names[0]} and {names[1]} are both given; keep one of them")

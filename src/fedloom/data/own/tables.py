@@ -128,8 +128,8 @@ def files_with(options: Mapping[str, Any]) -> Files:
         field_names = [field.name for field in fields(kind) if field.name in options]
         return kind(**others, **{name: options[name] for name in field_names})
 
-    settings = {"making": part(Making, fit_options=part(FitOptions)), "held_out": part(HeldOut)}
-    files: Files = part(Files, reading=part(Reading), **settings)
+    making = part(Making, fit_options=part(FitOptions))
+    files: Files = part(Files, reading=part(Reading), making=making, held_out=part(HeldOut))
     return files
 
 
@@ -165,11 +165,11 @@ class Files:
         """The rows of the files. classes: those of the target, if they are given. Raises DataError
         naming file, column and row.
         """
-        tests = [] if self.held_out.test is None else files_of(self.held_out.test)
-        self.reading.check_names([*files_of(self.path), *tests])
+        test = self.held_out.test
+        self.reading.check_names([*files_of(self.path), *([] if test is None else files_of(test))])
         tables = [self._read(self.path)]
-        if self.held_out.test is not None:
-            tables.append(self._tests(tables[0]))
+        if test is not None:
+            tables.append(self._tests(tables[0], test))
         names = self._inputs(tables[0].columns)
         count = sum(len(table.frame) for table in tables)
         if self.making.fit_options.missing == DROP:
@@ -187,19 +187,19 @@ class Files:
         tables, names, classes, dropped = self.rows(classes)
         refuse_ownerless(self.owner, partition)
         inputs, raw = self.making.of(tables, names, self._clients(tables, partition))
-        target = self.target
-        details: dict[str, Any] = {"target": target if isinstance(target, str) else [*target]}
-        if isinstance(raw, Preparation) and (lines := raw.describe()):
-            details["prepared"] = lines
-        if dropped:
-            details["dropped"] = dropped
-        if self.reading.na_values:
-            details["na_values"] = [*self.reading.na_values]
-        if self.reading.recode:
-            details["recode"] = {k: dict(v) for k, v in self.reading.recode.items()}
-        first = files_of(self.path)[0]
-        name = first.absolute().parent.name if several(self.path) else stem(first)
-        fields = {"name": name, "raw": raw, "details": details}
+        target, first = self.target, files_of(self.path)[0]
+        details = {
+            "target": target if isinstance(target, str) else [*target],
+            "prepared": raw.describe() if isinstance(raw, Preparation) else [],
+            "dropped": dropped,
+            "na_values": [*self.reading.na_values],
+            "recode": {k: dict(v) for k, v in (self.reading.recode or {}).items()},
+        }
+        fields = {
+            "name": first.absolute().parent.name if several(self.path) else stem(first),
+            "raw": raw,
+            "details": {name: value for name, value in details.items() if value},
+        }
         return dealt(tables, inputs, target, classes, self.owner, partition, seed, **fields)
 
     def _targets(self, columns: Sequence[str]) -> list[str]:
@@ -210,8 +210,7 @@ class Files:
 
     def _inputs(self, columns: Sequence[str]) -> list[str]:
         """The columns of the inputs."""
-        others = {*self._targets(columns), self.owner, self.held_out.date, FILE}
-        others |= {*self.identity}
+        others = {*self._targets(columns), *self.identity, self.owner, self.held_out.date, FILE}
         names = self.making.input_names or [name for name in columns if name not in others]
         if not names:
             raise DataError(
@@ -230,14 +229,13 @@ class Files:
         required = [name for name in names if name is not None and name != FILE]
         return joined_files(path, tables, required, not self.making.input_names)
 
-    def _tests(self, whole: Table) -> Table:
-        assert self.held_out.test is not None
-        tests, owner = self._read(self.held_out.test, tests=True), self.owner
-        names = set(whole.of(FILE)) if owner == FILE and FILE in tests.columns else set()
-        if names and not names & set(tests.of(FILE)):
+    def _tests(self, whole: Table, path: Paths) -> Table:
+        tests = self._read(path, tests=True)
+        by_file = self.owner == FILE and FILE in tests.columns
+        if by_file and not {*whole.of(FILE)} & {*tests.of(FILE)}:
             raise DataError(
-                f"no file of test = {self.held_out.test} is called as one of path = {self.path}; "
-                "give a client's files the same name"
+                f"no file of test = {path} is called as one of path = {self.path}; give a client's "
+                "files the same name"
             )
         return tests
 
