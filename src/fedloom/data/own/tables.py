@@ -1,5 +1,5 @@
 """The user's own tables: CSV, Excel or Parquet files, with a client column or a client per file;
-and which of their rows are for testing: other files, those from a day on, or a share of each one's.
+and which of their rows are for testing: other files, or a share of each one's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from fedloom.data.own.cells import Bools, empty, name_of
 from fedloom.data.own.columns import (
     ANSWERS,
     Table,
-    at,
     columns_in,
     distinct_names,
     indices_in,
@@ -70,8 +69,6 @@ def table(
     columns: Mapping[str, str | Sequence[str]] | None = None,
     missing: str | float | Mapping[str, str | float] | None = None,
     standardise: bool | Literal["with_categories"] = False,
-    date: str | None = None,
-    test_from: str | None = None,
     rules: Rules = (),
     class_names: Sequence[str] = (),
     names: Sequence[str] = (),
@@ -103,10 +100,9 @@ def table(
     standardise: numbers less their mean, divided by their deviation (n - ddof); with_categories,
     all inputs. Both are found in the training rows of all clients, or per_client in each one's own.
     Or rules and class_names, which fix them (fedloom.data.own.preparation). test: files of test
-    rows; or date, a column, and test_from, their first day; or test_share of each client's rows,
-    with the classes' shares, drawn from test_seed. identity: columns that say who somebody is
-    anywhere, as ["name", "birth"]: `fedloom describe` compares sites by them, and they are no
-    inputs. Raises DataError naming file, column and row.
+    rows; or test_share of each client's rows, with the classes' shares, drawn from test_seed.
+    identity: columns that say who somebody is anywhere, as ["name", "birth"]: `fedloom describe`
+    compares sites by them, and they are no inputs. Raises DataError naming file, column and row.
     """
     options = {**locals()}
     if isinstance(partition, str | os.PathLike | list | tuple):  # the path came first
@@ -137,24 +133,14 @@ class HeldOut:
     """How test rows are told; see `table`. Raises DataError for two ways at once."""
 
     test: Paths | None = None
-    date: str | None = None
-    test_from: str | None = None
     test_share: float = 0.0
     test_seed: int = 0
 
     def __post_init__(self) -> None:
-        if (self.date is None) != (self.test_from is None):
-            raise DataError(
-                "date and test_from go together: the column of dates, and the first day of the "
-                "test set"
-            )
         if not 0 <= self.test_share < 1:
             raise DataError(f"test_share must be in [0, 1), got {self.test_share}; 0.2 is a fifth")
-        share = self.test_share or None
-        ways = {"test": self.test, "test_from": self.test_from, "test_share": share}
-        names = [name for name, value in ways.items() if value is not None]
-        if len(names) > 1:
-            raise DataError(f"{names[0]} and {names[1]} are both given; keep one of them")
+        if self.test is not None and self.test_share:
+            raise DataError("test and test_share are both given; keep one of them")
 
 
 class Rows(NamedTuple):
@@ -234,7 +220,7 @@ class Files:
 
     def _inputs(self, columns: Sequence[str]) -> list[str]:
         """The columns of the inputs."""
-        others = {*self._targets(columns), *self.identity, self.owner, self.held_out.date, FILE}
+        others = {*self._targets(columns), *self.identity, self.owner, FILE}
         names = self.making.input_names or [name for name in columns if name not in others]
         if not names:
             raise DataError(
@@ -249,7 +235,7 @@ class Files:
         """
         tables = [self.reading.table(file) for file in files_of(path)]
         names: list[str | None] = [*self._targets(tables[0].columns), *self.making.input_names]
-        names += [self.held_out.date] if tests else [self.held_out.date, self.owner, *self.identity]
+        names += [] if tests else [self.owner, *self.identity]
         required = [name for name in names if name is not None and name != FILE]
         return joined_files(path, tables, required, not self.making.input_names)
 
@@ -281,17 +267,13 @@ class Files:
         return Table(table.where, table.frame[complete])
 
     def _divided(self, whole: Table, classes: Sequence[str]) -> tuple[list[Table], Sequence[str]]:
-        """Training rows, and test rows where a date or a share tells them; names of classes."""
-        held_out = self.held_out
-        if held_out.date is not None and held_out.test_from is not None:
-            files = FILE if self.owner == FILE else None
-            return [*split_by_date(whole, held_out.date, held_out.test_from, files)], classes
-        if not held_out.test_share:
+        """Training rows, and a share of them to test on; names of classes."""
+        if not self.held_out.test_share:
             return [whole], classes
         labels, classes = labels_of(whole, self.target, classes)
         clients = None if self.owner is None else present(whole, self.owner).map(name_of)
         class_labels = None if labels.is_floating_point() else labels
-        return [*split_by_share(whole, clients, class_labels, held_out)], classes
+        return [*split_by_share(whole, clients, class_labels, self.held_out)], classes
 
     def _clients(self, tables: Sequence[Table], partition: Partition | None) -> list[Series | None]:
         """Whose each row of each table is, where each one's own rows matter; None: all are one's.
@@ -427,46 +409,6 @@ def split_by_share(
                 f"{held_out.test_share:g}; leave the client out, or take another share"
             ) from None
     return Table(table.where, table.frame[~test]), Table(table.where, table.frame[test])
-
-
-def split_by_date(
-    table: Table, date: str, test_from: str, files: str | None
-) -> tuple[Table, Table]:
-    """The rows before a date for training, and those from it on for testing.
-
-    date: a column of dates as in 2024-03-31 or 2024-03-31 14:00; files: the column of their names,
-    where each must have rows to train on. Raises DataError naming the row of a date that cannot be
-    read, and for a side without rows.
-    """
-    import pandas
-
-    def read(values: Any) -> Series:
-        return pandas.to_datetime(values, format="ISO8601", errors="coerce", utc=True)
-
-    cells = table.of(date)
-    border, days = read(test_from), read(cells)
-    if border is pandas.NaT:
-        raise DataError(f"test_from = {short(test_from)} is no date; write it as in 2024-03-31")
-    if len(wrong := cells[days.isna()]):
-        raise DataError(
-            f"{at(wrong)}: {short(wrong.iloc[0])} is no date; write dates as in 2024-03-31 or "
-            "2024-03-31 14:00"
-        )
-    later = days >= border
-    if later.all() or not later.any():
-        lacking = "before" if later.all() else "on or after"
-        raise DataError(
-            f"{table.where} has no rows {lacking} {test_from} in column '{date}' (they go from "
-            f"{days.min():%Y-%m-%d} to {days.max():%Y-%m-%d}); choose test_from between these"
-        )
-    train, test = Table(table.where, table.frame[~later]), Table(table.where, table.frame[later])
-    absent = sorted({*test.of(files)} - {*train.of(files)}) if files is not None else []
-    if absent:
-        raise DataError(
-            f"client '{absent[0]}' has no rows before {test_from} in column '{date}', so nothing "
-            "to train on; choose a later test_from, or leave its file out"
-        )
-    return train, test
 
 
 def warn_of_one_class(data: FederatedData) -> None:
