@@ -284,9 +284,15 @@ def is_condition(target: str, columns: Sequence[str]) -> bool:
 
 def columns_in(condition: str) -> list[str]:
     """The columns that a condition names. Raises DataError for anything that is not allowed."""
-    words = _words(condition)
+    return [*_parsed(condition)[1].values()]
+
+
+def _parsed(condition: str) -> tuple[ast.Expression, dict[str, str]]:
+    """A condition by Python's parser, and the column of each of its words."""
+    quoted = {name: f"column_{i}_" for i, name in enumerate(_QUOTED.findall(condition))}
     try:
-        tree = ast.parse(_plain(condition, words), mode="eval")
+        plain = _QUOTED.sub(lambda match: quoted[match[1]], condition).strip()
+        tree = ast.parse(plain, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise _wrong(condition, first_line(error)) from None
     for node in ast.walk(tree):
@@ -295,48 +301,38 @@ def columns_in(condition: str) -> list[str]:
         on_texts = isinstance(node, ast.BinOp) and any(isinstance(value, str) for value in values)
         if not isinstance(node, _ALLOWED) or not are_plain or on_texts:
             raise _wrong(condition, f"it holds a {type(node).__name__}")
-    names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    columns = {word: name for name, word in words.items()}
-    return list(dict.fromkeys(columns.get(name, name) for name in names))
+    columns = {word: name for name, word in quoted.items()}
+    words = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    return tree, {word: columns.get(word, word) for word in words}
 
 
 def with_condition(table: Table, condition: str, answers: Sequence[str]) -> Table:
     """The table with a column of the condition's name, whose cells are the first answer where it
     does not hold and the second where it does. Raises DataError naming file, column and row.
     """
-    frame, words = table.frame[[]].copy(), _words(condition)
+    frame, (tree, columns) = table.frame[[]].copy(), _parsed(condition)
     kinds = {}
-    for name in columns_in(condition):
-        cells, word = present(table, name), words.get(name, name)
+    for word, name in columns.items():
+        cells = present(table, name)
         kinds[word] = "texts" if len(text_cells(cells)) else "numbers"
         frame[word] = finite(cells) if kinds[word] == "numbers" else cells
-    _refuse_other_kinds(table.where, condition, words, kinds)
+    for node in ast.walk(tree):
+        sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        for pair in itertools.pairwise(sides):
+            one, other = (_kinds(side, kinds) for side in pair)
+            if one and other and not one & other:  # no row would fulfil it
+                first, second = (columns.get(side, side) for side in map(ast.unparse, pair))
+                raise DataError(
+                    f"target = {short(condition)}: in {table.where} {first} is of {min(one)} and "
+                    f"{second} of {min(other)}, which never match; compare it with values that "
+                    "this column has, numbers without quotes and texts with them"
+                )
     try:
-        holds = frame.eval(_plain(condition, words), engine="python").astype(bool)
+        holds = frame.eval(ast.unparse(tree), engine="python").astype(bool)
     except (TypeError, ValueError, AttributeError, NotImplementedError, KeyError) as error:
         raise _wrong(condition, f"{table.where}: {first_line(error)}") from None
     classes = holds.map({False: answers[0], True: answers[1]})
     return Table(table.where, table.frame.assign(**{condition: classes}))
-
-
-def _refuse_other_kinds(
-    where: str, condition: str, words: Mapping[str, str], kinds: Mapping[str, str]
-) -> None:
-    """Raise DataError for a comparison of numbers with texts, which no row would fulfil. kinds: of
-    each column, "numbers" or "texts".
-    """
-    names = {word: name for name, word in words.items()}
-    for node in ast.walk(ast.parse(_plain(condition, words), mode="eval")):
-        sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
-        for pair in itertools.pairwise(sides):
-            one, other = (_kinds(side, kinds) for side in pair)
-            if one and other and not one & other:
-                side_names = [names.get(side, side) for side in map(ast.unparse, pair)]
-                raise DataError(
-                    f"target = {short(condition)}: in {where} {side_names[0]} is of {min(one)} and "
-                    f"{side_names[1]} of {min(other)}, which never match; compare it with values "
-                    "that this column has, numbers without quotes and texts with them"
-                )
 
 
 def _kinds(side: ast.expr, kinds: Mapping[str, str]) -> set[str]:
@@ -346,17 +342,6 @@ def _kinds(side: ast.expr, kinds: Mapping[str, str]) -> set[str]:
     if isinstance(side, ast.Constant):
         return {"texts" if isinstance(side.value, str) else "numbers"}
     return {kinds[side.id] if isinstance(side, ast.Name) else "numbers"}
-
-
-def _words(condition: str) -> dict[str, str]:
-    """A word for each column in back quotes."""
-    names = dict.fromkeys(_QUOTED.findall(condition))
-    return {name: f"column_{i}_" for i, name in enumerate(names)}
-
-
-def _plain(condition: str, words: Mapping[str, str]) -> str:
-    """The condition with these words."""
-    return _QUOTED.sub(lambda match: words[match[1]], condition).strip()
 
 
 def _wrong(condition: str, why: str) -> DataError:
