@@ -13,7 +13,7 @@ pytest.importorskip("sklearn", reason="the extra tables is not installed")
 from fedloom.config import resolve
 from fedloom.data import heart, iid, tcga
 from fedloom.data.published.download import CATALOGUE
-from fedloom.data.published.tcga import REGIONS
+from fedloom.data.published.heart import REGIONS
 from support.refusals import refused
 
 # flamby.md, section 13: the first row of cleveland, scaled

@@ -17,7 +17,7 @@ from fedloom.data.own.in_memory import from_arrays, from_clients, from_datasets
 from fedloom.data.own.tables import table
 from fedloom.data.partition import *  # noqa: F403  # its __all__: every partition
 from fedloom.data.published.download import data_root
-from fedloom.data.published.heart import heart
+from fedloom.data.published.heart import heart, tcga
 from fedloom.data.published.images import (
     cifar10,
     cifar100,
@@ -27,7 +27,6 @@ from fedloom.data.published.images import (
     tiny_imagenet,
 )
 from fedloom.data.published.leaf import celeba, femnist, shakespeare
-from fedloom.data.published.tcga import tcga
 from fedloom.data.published.texts import ag_news, wikitext2
 from fedloom.data.transforms import Images, Tokens, Transform
 
