@@ -47,11 +47,6 @@ class dirichlet(ByLabel, NamedPartition):
 
     Source: Kim, Kim and Han, FedACG, CVPR 2024, and its code. Raises DataError for alpha outside
     [1e-9, 1e9], fewer than one client, more clients than samples, targets that are no labels.
-
-    >>> import torch
-    >>> lists = dirichlet(0.3, clients=4).split(torch.arange(20) % 5, seed=0)
-    >>> lists.sizes.tolist(), sorted(lists.indices.tolist()) == list(range(20))
-    ([5, 5, 5, 5], True)
     """
 
     alpha: Alpha = hyper()
@@ -100,11 +95,6 @@ class dirichlet_unbalanced(ByLabel, NamedPartition):
     Source: Yurochkin et al., ICML 2019 (a draw per class over the clients). Capped it is the rule
     of FIARSE's code for text (alpha 1, min_size 4) and of FedACG's unused one (min_size 10). Raises
     DataError as `dirichlet` does, and when no try succeeded.
-
-    >>> import torch
-    >>> lists = dirichlet_unbalanced(1.0, clients=3).split(torch.arange(30) % 5, seed=0)
-    >>> int(lists.sizes.min()) >= 1, int(lists.sizes.sum())
-    (True, 30)
     """
 
     alpha: Alpha = hyper()
@@ -214,11 +204,6 @@ class dirichlet_interleaved(ByLabel, NamedPartition):
     sizes that differ by at most one (the code leaves n % N samples over and may never end).
 
     Source: Wu et al., FIARSE, NeurIPS 2024, code ("balanced"). Raises DataError as `dirichlet`.
-
-    >>> import torch
-    >>> lists = dirichlet_interleaved(0.3, clients=4).split(torch.arange(20) % 5, seed=0)
-    >>> lists.sizes.tolist(), sorted(lists.indices.tolist()) == list(range(20))
-    ([5, 5, 5, 5], True)
     """
 
     alpha: Alpha = hyper()
@@ -243,11 +228,6 @@ class dirichlet_recycled(ByLabel, NamedPartition):
 
     Source: Sun et al., FedSMOO, ICML 2023 ("with replacement"), and its code. Raises DataError as
     `dirichlet`.
-
-    >>> import torch
-    >>> lists = dirichlet_recycled(0.1, clients=4).split(torch.arange(21) % 5, seed=0)
-    >>> lists.sizes.tolist(), len(lists.indices.unique()) < 21
-    ([6, 5, 5, 5], True)
     """
 
     alpha: Alpha = hyper()
@@ -266,12 +246,6 @@ class pathological(ByLabel, NamedPartition):
 
     Source: Sun et al., FedSMOO, ICML 2023, and its code. Raises DataError for more classes than
     there are, and as `dirichlet` does.
-
-    >>> import torch
-    >>> labels = torch.arange(60) % 6
-    >>> lists = pathological(2, clients=3).split(labels, seed=0)
-    >>> [len(labels[lists.of(i)].unique()) for i in range(3)]
-    [2, 2, 2]
     """
 
     classes: PositiveInt = hyper(meaning="classes of each client")
@@ -295,11 +269,6 @@ class drawn(ByLabel, NamedPartition):
 
     Source: the Dirichlet label shares of Hsu, Qi and Brown, 2019. Raises DataError as `dirichlet`,
     but for more clients than samples.
-
-    >>> labels = torch.arange(20) % 5
-    >>> lists = drawn(0.3, clients=1000, each=4).split(labels, seed=0)
-    >>> lists.count, lists.sizes.unique().tolist()
-    (1000, [4])
     """
 
     alpha: Alpha = hyper()

@@ -36,12 +36,6 @@ class classes_per_client(ByLabel, NamedPartition):
     Source: Yang et al., CFedAvg, section on experiments; how the classes are chosen is not said.
     Raises DataError for more classes than there are, fewer than all classes held, a class with
     fewer samples than clients, fewer samples than classes, and targets that are no labels.
-
-    >>> import torch
-    >>> labels = torch.arange(60) % 6
-    >>> lists = classes_per_client(2, clients=3).split(labels, seed=0)
-    >>> [len(labels[lists.of(i)].unique()) for i in range(3)], lists.sizes.tolist()
-    ([2, 2, 2], [20, 20, 20])
     """
 
     classes: PositiveInt = hyper(meaning="classes of each client")
@@ -117,12 +111,6 @@ class shards(ByLabel, NamedPartition):
 
     Source: McMahan et al., AISTATS 2017 (200 pieces of 300 digits, two each). Raises DataError for
     more pieces than samples, and targets that are no labels.
-
-    >>> import torch
-    >>> labels = torch.arange(40) % 10
-    >>> lists = shards(clients=5).split(labels, seed=0)
-    >>> [len(labels[lists.of(i)].unique()) for i in range(5)]
-    [2, 2, 2, 2, 2]
     """
 
     clients: Clients = hyper()
@@ -158,12 +146,6 @@ class class_groups(ByLabel, NamedPartition):
     clients and two groups, {0-4} and {5-9} for Fashion-MNIST, {0, 1, 2, 5, 9} and {3, 4, 6, 7, 8}
     for MNIST, {1, 2, 3, 4, 9} and {0, 5, 6, 7, 8} for CIFAR-10. Raises DataError for groups that
     are not as described.
-
-    >>> import torch
-    >>> labels = torch.arange(40) % 4
-    >>> lists = class_groups(4, [[0, 3], [1, 2]]).split(labels, seed=0)
-    >>> [labels[lists.of(i)].unique().tolist() for i in range(4)], lists.sizes.tolist()
-    ([[0, 3], [0, 3], [1, 2], [1, 2]], [10, 10, 10, 10])
     """
 
     clients: Clients = hyper()
@@ -240,11 +222,6 @@ class stratified(ByLabel, NamedPartition):
     the file's order within a class; here the seed shuffles it. Disjoint and complete.
 
     Source: Wu et al., FAFED, AAAI 2023, and the code taken for its authors'.
-
-    >>> import torch
-    >>> labels = torch.arange(12) % 3
-    >>> [labels[stratified(2).split(labels, seed=0).of(i)].bincount().tolist() for i in (0, 1)]
-    [[2, 2, 2], [2, 2, 2]]
     """
 
     clients: Clients = hyper()
@@ -272,12 +249,6 @@ class similarity(ByLabel, NamedPartition):
 
     Source: Karimireddy et al., SCAFFOLD, ICML 2020, section 7 (after Hsu et al., 2019); 0.95 is
     FAFED's "low" heterogeneity. Raises DataError for a share outside [0, 1].
-
-    >>> import torch
-    >>> labels = torch.arange(40) % 4
-    >>> [labels[similarity(4, share=0).split(labels, seed=0).of(i)].unique().item()
-    ...  for i in range(4)]
-    [0, 1, 2, 3]
     """
 
     clients: Clients = hyper()
