@@ -1,17 +1,6 @@
-"""Columns of a table as a model's inputs: texts as numbers, missing values filled, standardised.
-
-Everything is found in the training rows alone and applied to all (`fit`), or agreed beforehand by
-rules, a list that a file can hold and that every site applies alike (`preparation_of`):
-
-[[data.rules]]
-name = "ward"
-kind = "one_hot"                        # number, the default; one_hot; dummy; ordinal
-values = ["Chirurgie", "Innere"]        # of texts, in order
-others = true                           # of one_hot: another value is 0 in all of its inputs
-fill = "Innere"                         # for an empty cell; without it such a cell is an error
-
-Dummy is one_hot without an input for the first value. A number may have mean and std, which are
-taken off and divided by; one_hot and dummy lists of them, one for each input.
+"""Columns of a table as a model's inputs, by rules: found in training rows, or agreed on before as
+docs/tables.md shows (`data.rules`). A number may have mean and std, which are taken off and divided
+by; one_hot and dummy lists of them, one for each input.
 """
 
 from __future__ import annotations
