@@ -143,17 +143,11 @@ class Described(Record):
     quantiles: list[float | None] = of("low, 25 %, median, 75 %, high: means of groups")
 
 
-class Duplicates(Record):
-    columns: list[str] = of("rows alike in these are one")
-    shared: dict[str, int | None] = of("rows that another site has too; null: fewer than least")
-
-
 class Site(Record):
     least: int = of("nothing is told of fewer rows")
     rows: int | None = of("null: fewer than that, and nothing else is told")
     target: str | None = of("the column with the labels")
     columns: dict[str, Described] = of("by name")
-    duplicates: Duplicates | None = of("of rows that two sites have; null: not looked for")
 
 
 class Labels(Record):

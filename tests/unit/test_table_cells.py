@@ -163,8 +163,6 @@ def test_a_target_column_is_labels_numbers_or_classes(cells, kind, labels, class
         ),
         # b is no input, and 5 has no label
         ("a,b,label\n1,,0\n,2,1\n3,4,1\n5,6,\n", {"inputs": ["a"], "missing": "drop"}, [[1], [3]]),
-        # who somebody is is no input
-        ("p,x,label\n7,1,0\n8,2,1\n", {"identity": ["p"]}, [[1], [2]]),
     ],
 )
 def test_cells_of_a_table_become_inputs(load, rows, options, inputs):

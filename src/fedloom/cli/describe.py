@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +14,6 @@ from .printing import COUNT, as_json, folded, page_width, table
 
 if TYPE_CHECKING:
     from fedloom.data.own.description import ColumnDescription, Description
-
-_NAMED = 5  # columns that are named
 
 
 @click.command("describe", short_help="Describe tables of sites without showing a patient.")
@@ -99,7 +96,6 @@ def in_tables(sites: Mapping[str, Description]) -> str:
     from fedloom.data.own.description import notices
 
     parts = [f"nothing is told of fewer than {_least(sites)} rows: '-'", _labels(sites)]
-    parts += [folded(f"  {line}", page_width()) for line in _shared_rows(sites)]
     parts += [folded(f"  warning: {line}", page_width()) for line in notices(sites)]
     numbers, values = (_columns(sites, is_number) for is_number in (True, False))
     if numbers:
@@ -131,24 +127,6 @@ def _labels(sites: Mapping[str, Description]) -> str:
         f"{labels.jensen_shannon:.3f} bits"
     )
     return table(lines, page_width()) + "\n" + folded(f"  {text}", page_width())
-
-
-def _shared_rows(sites: Mapping[str, Description]) -> list[str]:
-    """How many rows two sites have, pair by pair, where their tables lie together."""
-    duplicates = {name: d for name, site in sites.items() if (d := site.duplicates) is not None}
-    counts: list[str] = []
-    few = 0
-    for one, other in itertools.combinations(duplicates, 2):
-        if (n := duplicates[one].shared[other]) is None:
-            few += 1
-        else:
-            counts.append(f"{one} and {other}: {n:,}")
-    if not counts and not few:
-        return []
-    columns = next(iter(duplicates.values())).columns
-    by = ", ".join(columns) if len(columns) <= _NAMED else f"all {len(columns)} columns"
-    counts += [f"{'of the others ' if counts else ''}fewer than {_least(sites)}"] * bool(few)
-    return [f"rows alike at two sites, by {by}: {'; '.join(counts)}"]
 
 
 def _least(sites: Mapping[str, Description]) -> int:

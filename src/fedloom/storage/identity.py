@@ -55,7 +55,6 @@ NEW: dict[str, tuple[Any, str | None]] = {
     "data.names": ([], "table"),
     "data.sheet": ("", "table"),
     "data.na_values": ([], "table"),
-    "data.identity": ([], "table"),
     "data.encoding": ("utf-8", "table"),
     "data.sep": (",", "table"),
     "data.decimal": (".", "table"),

@@ -137,8 +137,6 @@ def describe(fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> 
         try:
             name = f"client {i}" if entry.name in ("", *descriptions) else entry.name
             descriptions[name] = parsed(blocks.get("description", b""))
-            if descriptions[name].duplicates is not None:
-                raise WireError("a site cannot tell of rows that others have")
         except WireError as error:
             raise DataError(f"client {i} cannot be described: {error}") from None
     if not data["rules"]:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -51,7 +50,6 @@ _MOST = 1000  # values of a column
 
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 Value = Annotated[str, Field(max_length=200, pattern=PLAIN)]
-Row = tuple[str, ...]
 Kind = Literal["number", "values", "texts"]
 
 
@@ -81,20 +79,9 @@ class ColumnDescription(BaseModel):
         return self
 
 
-class Duplicates(BaseModel):
-    """Rows of a site that others have, too. columns: by which rows are alike; shared: by another
-    site's name how many rows both have, None: below the least count.
-    """
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-    columns: list[Value] = Field(max_length=10_000)
-    shared: dict[Value, Examples | None] = {}
-
-
 class Description(BaseModel):
     """A site's table. least: the least count; rows: None if there are fewer, and then nothing else
-    is disclosed. target: the column with the labels, if it is known; duplicates: where the tables
-    of all sites lie together.
+    is disclosed. target: the column with the labels, if it is known.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -102,7 +89,6 @@ class Description(BaseModel):
     rows: Examples | None
     target: Value | None = None
     columns: dict[Value, ColumnDescription] = Field(default={}, max_length=10_000)
-    duplicates: Duplicates | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Description:
@@ -138,23 +124,13 @@ def described_table(options: Mapping[str, Any], least: int) -> Description:
 
 
 def described_clients(options: Mapping[str, Any], least: int) -> dict[str, Description]:
-    """The same of each client of a table: of each file, or of each value of its client column, with
-    the numbers of rows that two have.
-    """
+    """The same of each client of a table: of each file, or of each value of its client column."""
     owner, whole, label, names = _training(options)
     clients = {Path(whole.where).stem: whole}
     if owner is not None:
         rows = whole.frame.groupby(present(whole, owner).map(name_of), sort=True)
         clients = {str(name): Table(f"{whole.where}, {name}", each) for name, each in rows}
-    descriptions = {name: described(table, names, label, least) for name, table in clients.items()}
-    identity = options.get("identity", ())
-    by = [*identity] or [*sorted(names), *([] if label is None else [label])]
-    large = {name: table for name, table in clients.items() if descriptions[name].rows is not None}
-    rows_by_client = {name: rows_of(table, by, bool(identity)) for name, table in large.items()}
-    for name, row_counts in shared_rows(rows_by_client, least).items():
-        duplicates = Duplicates(columns=by, shared=row_counts)
-        descriptions[name] = descriptions[name].model_copy(update={"duplicates": duplicates})
-    return descriptions
+    return {name: described(table, names, label, least) for name, table in clients.items()}
 
 
 def _training(options: Mapping[str, Any]) -> tuple[str | None, Table, str | None, list[str]]:
@@ -279,30 +255,6 @@ def labels_of(
         counts[name] = [column_counts.get(label, 0.0) for label in labels]
         counts[name].append(rows - sum(counts[name]))
     return [*labels], counts, labels_of_counts(np.array([*counts.values()]))
-
-
-def rows_of(table: Table, columns: Sequence[str], by_identity: bool) -> set[Row]:
-    """A table's rows as they are compared: numbers by their value, texts without the difference of
-    small letters, blanks and forms of a letter, "" for an empty cell. by_identity: the columns say
-    who somebody is, and a row with an empty cell among them says it of nobody.
-    """
-
-    def plain(cell: Any) -> str:
-        text = " ".join(unicodedata.normalize("NFKC", str(cell)).casefold().split())
-        return number_name(cell) or text
-
-    cells = [table.of(name) for name in columns]
-    texts = [each.map(plain).where(~empty(each), "") for each in cells]
-    return {row for row in zip(*texts, strict=True) if (all if by_identity else any)(row)}
-
-
-def shared_rows(rows: Mapping[str, set[Row]], least: int) -> dict[str, dict[str, int | None]]:
-    """{site: {another site: how many rows both have, None below the least count}}."""
-    counts: dict[str, dict[str, int | None]] = {name: {} for name in rows}
-    for one, other in itertools.combinations(rows, 2):
-        count = len(rows[one] & rows[other])
-        counts[one][other] = counts[other][one] = count if count >= least else None
-    return counts
 
 
 def notices(sites: Mapping[str, Description]) -> list[str]:

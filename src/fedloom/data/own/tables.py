@@ -80,7 +80,6 @@ def table(
     ddof: NonNegativeInt = 0,
     test_share: ShareBelow1 = 0.0,
     test_seed: NonNegativeInt = 0,
-    identity: Sequence[str] = (),
     recode: Mapping[str, Mapping[str, str]] | None = None,
     sheet: str = "",
 ) -> FederatedData:
@@ -101,8 +100,7 @@ def table(
     all inputs. Both are found in the training rows of all clients, or per_client in each one's own.
     Or rules and class_names, which fix them (fedloom.data.own.preparation). test: files of test
     rows; or test_share of each client's rows, with the classes' shares, drawn from test_seed.
-    identity: columns that say who somebody is anywhere, as ["name", "birth"]: `fedloom describe`
-    compares sites by them, and they are no inputs. Raises DataError naming file, column and row.
+    Raises DataError naming file, column and row.
     """
     options = {**locals()}
     if isinstance(partition, str | os.PathLike | list | tuple):  # the path came first
@@ -164,7 +162,6 @@ class Files:
     held_out: HeldOut
     target: str | Sequence[str] = "label"
     client: str | None = None
-    identity: Sequence[str] = ()
 
     @property
     def owner(self) -> str | None:
@@ -220,7 +217,7 @@ class Files:
 
     def _inputs(self, columns: Sequence[str]) -> list[str]:
         """The columns of the inputs."""
-        others = {*self._targets(columns), *self.identity, self.owner, FILE}
+        others = {*self._targets(columns), self.owner, FILE}
         names = self.making.input_names or [name for name in columns if name not in others]
         if not names:
             raise DataError(
@@ -235,7 +232,7 @@ class Files:
         """
         tables = [self.reading.table(file) for file in files_of(path)]
         names: list[str | None] = [*self._targets(tables[0].columns), *self.making.input_names]
-        names += [] if tests else [self.owner, *self.identity]
+        names += [] if tests else [self.owner]
         required = [name for name in names if name is not None and name != FILE]
         return joined_files(path, tables, required, not self.making.input_names)
 
