@@ -122,23 +122,8 @@ def files_with(options: Mapping[str, Any]) -> Files:
         return kind(**others, **{name: options[name] for name in field_names})
 
     making = part(Making, fit_options=part(FitOptions))
-    files: Files = part(Files, reading=part(Reading), making=making, held_out=part(HeldOut))
+    files: Files = part(Files, reading=part(Reading), making=making)
     return files
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """How test rows are told; see `table`. Raises DataError for two ways at once."""
-
-    test: Paths | None = None
-    test_share: float = 0.0
-    test_seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.test_share < 1:
-            raise DataError(f"test_share must be in [0, 1), got {self.test_share}; 0.2 is a fifth")
-        if self.test is not None and self.test_share:
-            raise DataError("test and test_share are both given; keep one of them")
 
 
 class Rows(NamedTuple):
@@ -154,14 +139,24 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Files:
-    """Files, and what their columns are for; see `table`."""
+    """Files, and what their columns and rows are for; see `table`. Raises DataError for two ways to
+    say which rows are for testing.
+    """
 
     path: Paths
     reading: Reading
     making: Making
-    held_out: HeldOut
     target: str | Sequence[str] = "label"
     client: str | None = None
+    test: Paths | None = None
+    test_share: float = 0.0
+    test_seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.test_share < 1:
+            raise DataError(f"test_share must be in [0, 1), got {self.test_share}; 0.2 is a fifth")
+        if self.test is not None and self.test_share:
+            raise DataError("test and test_share are both given; keep one of them")
 
     @property
     def owner(self) -> str | None:
@@ -172,11 +167,11 @@ class Files:
         """The rows of the files. classes: those of the target, if they are given. Raises DataError
         naming file, column and row.
         """
-        test = self.held_out.test
-        self.reading.check_names([*files_of(self.path), *([] if test is None else files_of(test))])
+        tests = [] if self.test is None else files_of(self.test)
+        self.reading.check_names([*files_of(self.path), *tests])
         tables = [self._read(self.path)]
-        if test is not None:
-            tables.append(self._tests(tables[0], test))
+        if self.test is not None:
+            tables.append(self._tests(tables[0], self.test))
         names = self._inputs(tables[0].columns)
         count = sum(len(table.frame) for table in tables)
         if self.making.fit_options.missing == DROP:
@@ -185,7 +180,7 @@ class Files:
         if isinstance(target, str) and is_condition(target, tables[0].columns):
             classes = tuple(classes) or ANSWERS
             tables = [with_condition(table, target, classes) for table in tables]
-        if len(tables) == 1:
+        if self.test_share:
             tables, classes = self._divided(tables[0], classes)
         return Rows(tables, names, classes, count - sum(len(table.frame) for table in tables))
 
@@ -264,13 +259,30 @@ class Files:
         return Table(table.where, table.frame[complete])
 
     def _divided(self, whole: Table, classes: Sequence[str]) -> tuple[list[Table], Sequence[str]]:
-        """Training rows, and a share of them to test on; names of classes."""
-        if not self.held_out.test_share:
-            return [whole], classes
+        """Training rows, and a share of each client's to test on, both in the table's order, which
+        scikit-learn's train_test_split draws; names of classes. A client's classes keep their
+        shares (stratify) if it has more than two rows of each. Raises DataError for a client with
+        too few rows.
+        """
+        split = need("sklearn.model_selection", "test_share", "tables", DataError).train_test_split
         labels, classes = labels_of(whole, self.target, classes)
         clients = None if self.owner is None else present(whole, self.owner).map(name_of)
-        class_labels = None if labels.is_floating_point() else labels
-        return [*split_by_share(whole, clients, class_labels, self.held_out)], classes
+        test = np.zeros(len(whole.frame), dtype=bool)
+        for rows, part in parts_of(whole, clients).values():
+            strata = None if labels.is_floating_point() else labels.numpy()[rows]
+            counts = np.unique(np.zeros(1) if strata is None else strata, return_counts=True)[1]
+            test_count = math.ceil(self.test_share * len(rows))
+            if counts.min() <= 2 or len(counts) > min(test_count, len(rows) - test_count):
+                strata = None  # each class must come to both sides
+            options = {"test_size": self.test_share, "random_state": self.test_seed}
+            try:
+                test[split(rows, stratify=strata, **options)[1]] = True
+            except ValueError:
+                raise DataError(
+                    f"{part.where} has {len(rows)} rows, too few for test_share = "
+                    f"{self.test_share:g}; leave the client out, or take another share"
+                ) from None
+        return [Table(whole.where, whole.frame[rows]) for rows in (~test, test)], classes
 
     def _clients(self, tables: Sequence[Table], partition: Partition | None) -> list[Series | None]:
         """Whose each row of each table is, where each one's own rows matter; None: all are one's.
@@ -376,36 +388,6 @@ def _test_owners(test: Table, client: str, names: Sequence[str]) -> Tensor:
             *(test.where, len(absent), len(cells), some),
         )
     return owners
-
-
-# --------------------------------------------------------------------------------------- test rows
-def split_by_share(
-    table: Table, clients: Series | None, labels: Tensor | None, held_out: HeldOut
-) -> tuple[Table, Table]:
-    """The rows for training and those for testing, both in the table's order: of each client a
-    share that `sklearn.model_selection.train_test_split` draws from held.test_seed.
-
-    clients: whose each row is (n,), None if all are one's; labels: (n,) int64, None for regression.
-    A client's classes keep their shares (stratify) if it has more than two rows of each. Raises
-    DataError for a client with too few rows.
-    """
-    split = need("sklearn.model_selection", "test_share", "tables", DataError).train_test_split
-    test = np.zeros(len(table.frame), dtype=bool)
-    for rows, part in parts_of(table, clients).values():
-        strata = None if labels is None else labels.numpy()[rows]
-        counts = np.unique(strata, return_counts=True)[1] if strata is not None else np.array([0])
-        test_count = math.ceil(held_out.test_share * len(rows))
-        if counts.min() <= 2 or len(counts) > min(test_count, len(rows) - test_count):
-            strata = None  # each class must come to both sides
-        options = {"test_size": held_out.test_share, "random_state": held_out.test_seed}
-        try:
-            test[split(rows, stratify=strata, **options)[1]] = True
-        except ValueError:
-            raise DataError(
-                f"{part.where} has {len(rows)} rows, too few for test_share = "
-                f"{held_out.test_share:g}; leave the client out, or take another share"
-            ) from None
-    return Table(table.where, table.frame[~test]), Table(table.where, table.frame[test])
 
 
 def warn_of_one_class(data: FederatedData) -> None:
