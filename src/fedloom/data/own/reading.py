@@ -14,7 +14,7 @@ import os
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ import numpy as np
 from fedloom.core.extras import need
 from fedloom.core.parsing import user_path
 from fedloom.data.own.cells import name_of
-from fedloom.data.own.columns import Table, as_table, first_line, join_tables, no_column, short
+from fedloom.data.own.columns import Table, as_table, first_line, no_column, short
 from fedloom.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
@@ -88,30 +88,6 @@ def names_of(files: Sequence[Path]) -> list[str]:
         paths = [file.absolute().relative_to(common) for file in files]
         names = [path.with_name(stem(path)).as_posix() for path in paths]
     return names
-
-
-def joined_files(
-    path: Paths, tables: Sequence[Table], required: Collection[str], others: bool
-) -> Table:
-    """The rows of a path's files, one after the other, in the columns that all have; of several the
-    column FILE has the names of the files. required: columns that every file must have; others:
-    every file must have the same columns. Raises DataError naming the file.
-    """
-    for table in tables:
-        for name in required:
-            table.of(name)
-        for one, other in ((tables[0], table), (table, tables[0])) if others else ():
-            if lacking := [name for name in one.columns if name not in other.columns]:
-                raise DataError(
-                    f"{other.where} has no column '{lacking[0]}', which {one.where} has; give all "
-                    "files the same columns, or name those to use in inputs="
-                )
-    if not several(path):
-        return tables[0]
-    for name, table in zip(names_of(files_of(path)), tables, strict=True):
-        table.frame[FILE] = name
-    where = os.fspath(path) if isinstance(path, str | os.PathLike) else f"{tables[0].where}, ..."
-    return join_tables(tables, where)
 
 
 def parts_of(table: Table, clients: Series | None) -> dict[str, tuple[Places, Table]]:

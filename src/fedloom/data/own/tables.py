@@ -27,6 +27,7 @@ from fedloom.data.own.columns import (
     distinct_names,
     indices_in,
     is_condition,
+    join_tables,
     labels_of,
     present,
     short,
@@ -40,7 +41,7 @@ from fedloom.data.own.reading import (
     Paths,
     Reading,
     files_of,
-    joined_files,
+    names_of,
     parts_of,
     several,
     stem,
@@ -222,14 +223,28 @@ class Files:
         return names
 
     def _read(self, path: Paths, tests: bool = False) -> Table:
-        """All rows of one file or of several; of several the column FILE has the names of the
-        files. tests: they may have no clients.
+        """All rows of one file or of several, in the columns that all have; of several the column
+        FILE has the names of the files. tests: they may have no clients.
         """
-        tables = [self.reading.table(file) for file in files_of(path)]
-        names: list[str | None] = [*self._targets(tables[0].columns), *self.making.input_names]
-        names += [] if tests else [self.owner]
-        required = [name for name in names if name is not None and name != FILE]
-        return joined_files(path, tables, required, not self.making.input_names)
+        files, named = files_of(path), self.making.input_names
+        tables = [self.reading.table(file) for file in files]
+        first = tables[0]
+        for table in tables:
+            for name in [*self._targets(first.columns), *named, None if tests else self.owner]:
+                if name is not None and name != FILE:
+                    table.of(name)
+            for one, other in () if named else ((first, table), (table, first)):
+                if lacking := [name for name in one.columns if name not in other.columns]:
+                    raise DataError(
+                        f"{other.where} has no column '{lacking[0]}', which {one.where} has; give "
+                        "all files the same columns, or name those to use in inputs="
+                    )
+        if not several(path):
+            return first
+        for name, table in zip(names_of(files), tables, strict=True):
+            table.frame[FILE] = name
+        where = os.fspath(path) if isinstance(path, str | os.PathLike) else f"{first.where}, ..."
+        return join_tables(tables, where)
 
     def _tests(self, whole: Table, path: Paths) -> Table:
         tests = self._read(path, tests=True)
