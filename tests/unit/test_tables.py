@@ -314,7 +314,7 @@ def test_a_compressed_table_is_read(load, tmp_path, ending):
     one = load(packed(ending), ONE, name=f"t.csv.{ending}", target="label")
     assert one.inputs.tolist() == [[1], [2]] and one.name == "t"
     broken = lambda: load(packed(ending)[:-4], ONE, name=f"u.csv.{ending}")
-    refused(broken, f"u.csv.{ending}", "is no whole compressed file")
+    refused(broken, f"u.csv.{ending}", "cannot be read whole")
     for name in ("lyon", "bonn"):
         write(tmp_path / f"sites/{name}.csv.{ending}", packed(ending))
     sites = table(f"{tmp_path}/sites/*", target="label", sep={"bonn": ",", "*": ","})

@@ -54,7 +54,13 @@ def set_apart(data: FederatedData, which: float | Sequence[int | str], seed: int
             (torch.cat([x, inputs[rows]]), torch.cat([y, targets[rows]]))
             for (x, y), rows in zip(parts, lists, strict=True)
         ]
-        changes = _tests_of(tests, rest, inputs, targets)
+        remaining = tests.select(rest)
+        free = torch.ones(len(inputs), dtype=torch.bool)  # all but what others alone have
+        free[tests.indices] = False
+        free[remaining.indices] = True
+        places = (free.cumsum(0) - 1)[remaining.indices]
+        changes["test_clients"] = Ragged(remaining.offsets, places)
+        changes |= {"test_inputs": inputs[free], "test_targets": targets[free]}
     names = tuple(map(data.client_name, unseen))
     owned = Ragged.from_sizes(torch.tensor([len(x) for x, _ in parts]))
     x, y = (torch.cat(arrays) for arrays in zip(*parts, strict=True))
@@ -66,15 +72,3 @@ def set_apart(data: FederatedData, which: float | Sequence[int | str], seed: int
         unseen=Unseen(names, x, y, owned),
         **changes,
     )
-
-
-def _tests_of(
-    tests: Ragged, clients: Sequence[int], inputs: Tensor, targets: Tensor
-) -> dict[str, Any]:
-    """The test rows without those that only other clients have."""
-    remaining = tests.select(clients)
-    free = torch.ones(len(inputs), dtype=torch.bool)
-    free[tests.indices] = False
-    free[remaining.indices] = True
-    lists = Ragged(remaining.offsets, (free.cumsum(0) - 1)[remaining.indices])
-    return {"test_inputs": inputs[free], "test_targets": targets[free], "test_clients": lists}

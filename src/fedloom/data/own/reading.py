@@ -286,7 +286,9 @@ class Reading:
         """A file's text. Raises DataError naming the line that is in another encoding."""
         encoding, raw = self.of("encoding", path), b""
         try:
-            raw = _whole(path)
+            raw = path.read_bytes()
+            for mark, unpack in _COMPRESSED.items():
+                raw = unpack(raw) if raw.startswith(mark) else raw
             return raw.decode("utf-8-sig" if encoding == "utf-8" else encoding)
         except UnicodeError as error:
             start = error.start if isinstance(error, UnicodeDecodeError) else 0
@@ -300,15 +302,5 @@ class Reading:
                 f"{path}: encoding = {short(encoding)} is none that Python knows; utf-8, cp1252, "
                 "latin-1, utf-16 are some"
             ) from None
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-
-
-def _whole(path: Path) -> bytes:
-    """The bytes of a file, without its compression. Raises DataError, OSError."""
-    raw = path.read_bytes()
-    unpack = next((unpack for mark, unpack in _COMPRESSED.items() if raw.startswith(mark)), None)
-    try:
-        return raw if unpack is None else unpack(raw)
-    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
-        raise DataError(f"{path} is no whole compressed file: {error}; get it again") from error
+        except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+            raise DataError(f"{path} cannot be read whole: {error}; get it again") from error

@@ -104,22 +104,15 @@ def fetch_archive(file: PublishedFile, root: Path, inside: str, download: bool =
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{inside}.", dir=root) as part:
             _download(file, Path(part), root)
-            _unpack(Path(part) / file.name)
+            packed = Path(part) / file.name
+            options: dict[str, Any] = {} if packed.suffix == ".zip" else {"filter": "data"}
+            shutil.unpack_archive(packed, part, **options)  # nothing outside of its folder
             if not (Path(part) / inside).is_dir():
                 raise DataError(f"{file.name} from {file.url} holds no folder {inside}")
             (Path(part) / inside).replace(folder)
-    except OSError as error:
+    except (OSError, tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise DataError(f"{file.name} cannot be unpacked in {root}: {error}") from error
     return folder
-
-
-def _unpack(packed: Path) -> None:
-    """Unpack a verified .zip or .tar.gz beside it; nothing can be written outside its folder."""
-    options: dict[str, Any] = {} if packed.suffix == ".zip" else {"filter": "data"}
-    try:
-        shutil.unpack_archive(packed, packed.parent, **options)
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise DataError(f"{packed.name} cannot be unpacked: {error}") from error
 
 
 def _missing(file: PublishedFile, folder: Path, why: object) -> str:
@@ -220,12 +213,12 @@ def _entry(name: str, record: Mapping[str, Any]) -> Entry:
     return Entry(**{**record, "name": name, "home": home, "files": files, "archive": archive})
 
 
-def _read() -> dict[str, Entry]:
-    text = Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8")
-    return {name: _entry(name, record) for name, record in tomllib.loads(text).items()}
-
-
-CATALOGUE = _read()
+CATALOGUE = {
+    name: _entry(name, record)
+    for name, record in tomllib.loads(
+        Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8")
+    ).items()
+}
 
 
 def fetch_set(entry: Entry, root: Path, download: bool = True) -> list[Path]:

@@ -137,8 +137,9 @@ def ag_news(
 
     Source: Zhang, Zhao and LeCun, NeurIPS 2015; length 64 as FIARSE's runs are costed here.
     """
-    train_file, test_file = news_files(data_root(data_dir) / "ag_news_csv", part, download)
-    train, test = read_news(train_file), read_news(test_file)
+    folder = data_root(data_dir) / "ag_news_csv"
+    test = read_news(fetch(AG_NEWS["test"], folder, download))
+    train = read_news(_training_file(folder, part, download))
     details: dict[str, object] = {"length": length}
     raw: Raw
     if tokeniser == "words":
@@ -164,13 +165,11 @@ def ag_news(
     ).divided(partition, seed)
 
 
-def news_files(folder: Path, part: str, download: bool) -> tuple[Path, Path]:
-    """The files to train and to test on. Raises DataError."""
-    test = fetch(AG_NEWS["test"], folder, download)
+def _training_file(folder: Path, part: str, download: bool) -> Path:
     if part == "train":
         others = sorted(p.stem for p in folder.glob("train-*") if p.suffix in (".csv", ".tsv"))
         try:
-            return fetch(AG_NEWS["train"], folder, download), test
+            return fetch(AG_NEWS["train"], folder, download)
         except DataError as error:
             if not others or (folder / "train.csv").is_file():
                 raise
@@ -181,7 +180,7 @@ def news_files(folder: Path, part: str, download: bool) -> tuple[Path, Path]:
     for ending in (".csv", ".tsv"):
         path = folder / f"{part}{ending}"
         if path.parent == folder and path.is_file():
-            return path, test
+            return path
     raise DataError(f"part {part!r}: {folder} has no file {part}.csv or {part}.tsv")
 
 
