@@ -1,5 +1,5 @@
-"""From the rows of tables to a model's inputs: as they are, by rules, as words, or by what is found
-in training rows of all clients or of each: kinds and values of columns, fills, mean, deviation.
+"""What is found in training rows, of all clients or of each: kinds and values of columns, fills,
+mean and deviation; and the ranges of numbers.
 """
 
 from __future__ import annotations
@@ -20,20 +20,16 @@ from fedloom.data.own.columns import (
     at,
     finite,
     in_order,
-    numbers_of,
     odd,
     short,
     text_cells,
     warn_of_look_alikes,
-    words_of,
 )
 from fedloom.data.own.preparation import (
     KINDS,
     Column,
     Preparation,
-    Rules,
     categories,
-    preparation_of,
 )
 from fedloom.data.own.reading import parts_of
 from fedloom.data.raw_inputs import Columns, Raw
@@ -199,79 +195,6 @@ class PerClient(Raw):
         settings = {k: v for k, v in vars(self.fit_options).items() if v not in (None, False, 0)}
         sites = {name: self.numbers(name) for name in self.by_client}
         return self.common.about() | {"kind": "cells_per_client", "found": settings, "sites": sites}
-
-
-@dataclass(frozen=True)
-class Making:
-    """How inputs are made; see `table`. Raises DataError for options that do not go together."""
-
-    fit_options: FitOptions
-    inputs: Sequence[str] = ()
-    text: str | None = None
-    length: int = 64
-    vocabulary: int = 20_000
-    columns: Kinds | None = None
-    per_client: bool = False
-    rules: Rules = ()
-
-    def __post_init__(self) -> None:
-        missing, standardise = self.fit_options.missing, self.fit_options.standardise
-        if isinstance(missing, Mapping) and DROP in missing.values():
-            raise DataError("missing = drop is for all columns, not for one; give it alone")
-        if self.per_client and missing is None and not standardise:
-            raise DataError(
-                "per_client = true says where missing and standardise are found; give one of them"
-            )
-        if self.rules:
-            preparation_of(self.rules)  # refuses rules that cannot be
-            others: dict[str, Any] = {
-                "inputs": self.inputs,
-                "text": self.text,
-                "columns": self.columns,
-            }
-            if not self.per_client and missing != DROP:
-                others |= {"missing": missing, "standardise": standardise}
-            for name, value in others.items():
-                if not (value is None or value is False or value in ((), [], {})):
-                    raise DataError(
-                        f"rules and {name} are both given: rules say it all; keep one of them"
-                    )
-        if self.text is not None and self.inputs:
-            raise DataError("inputs and text are both given; keep one of them")
-
-    @property
-    def input_names(self) -> list[str]:
-        """The columns that are named as inputs; none where all others are."""
-        if self.rules:
-            return [str(rule.get("name", "")) for rule in self.rules]
-        if self.text is not None:
-            return [self.text]
-        return [*self.inputs]
-
-    def of(
-        self, tables: Sequence[Table], names: Sequence[str], clients: Sequence[Series | None]
-    ) -> tuple[list[Tensor], Raw]:
-        """The inputs of the training rows and perhaps of test rows. clients: whose each row of each
-        table is; None if all are one's. Raises DataError naming file, column and row.
-        """
-        if self.text is not None:
-            return words_of(tables, self.text, self.length, self.vocabulary)
-        options = self.fit_options
-        finds = options.missing not in (None, DROP) or options.standardise
-        if self.rules or self.columns or finds:
-            preparation = preparation_of(self.rules)
-            if not self.rules:
-                preparation = kinds_in(tables[0], names, self.columns or {}, options)
-            parts = parts_of(tables[0], clients[0]).items()
-            by_client = {name: options.fit_all(preparation, part) for name, (_, part) in parts}
-            if not self.per_client:
-                return [by_client[""].of(table) for table in tables], by_client[""]
-            raw = PerClient(preparation, options, by_client)
-            return [raw.of(t, owners) for t, owners in zip(tables, clients, strict=True)], raw
-        for name in names:
-            if len(texts := text_cells(tables[0].of(name))):
-                raise no_rule(texts)
-        return [numbers_of(table, names) for table in tables], Columns(tuple(names))
 
 
 Ranges = dict[str, list[float]]

@@ -29,13 +29,16 @@ from fedloom.data.own.columns import (
     is_condition,
     join_tables,
     labels_of,
+    numbers_of,
     present,
     short,
+    text_cells,
     warn_of_look_alikes,
     with_condition,
+    words_of,
 )
-from fedloom.data.own.fitting import DROP, FitOptions, Making
-from fedloom.data.own.preparation import Preparation, Rules
+from fedloom.data.own.fitting import DROP, FitOptions, Kinds, PerClient, kinds_in, no_rule
+from fedloom.data.own.preparation import Preparation, Rules, preparation_of
 from fedloom.data.own.reading import (
     FILE,
     Paths,
@@ -47,6 +50,7 @@ from fedloom.data.own.reading import (
     stem,
 )
 from fedloom.data.partition.without_labels import natural
+from fedloom.data.raw_inputs import Columns, Raw
 from fedloom.errors import DataError
 
 if TYPE_CHECKING:
@@ -122,8 +126,7 @@ def files_with(options: Mapping[str, Any]) -> Files:
         field_names = [field.name for field in fields(kind) if field.name in options]
         return kind(**others, **{name: options[name] for name in field_names})
 
-    making = part(Making, fit_options=part(FitOptions))
-    files: Files = part(Files, reading=part(Reading), making=making)
+    files: Files = part(Files, reading=part(Reading), options=part(FitOptions))
     return files
 
 
@@ -140,15 +143,22 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Files:
-    """Files, and what their columns and rows are for; see `table`. Raises DataError for two ways to
-    say which rows are for testing.
+    """Files, and what their columns and rows are for, as in `table`. Raises DataError for options
+    that do not go together.
     """
 
     path: Paths
     reading: Reading
-    making: Making
+    options: FitOptions
     target: str | Sequence[str] = "label"
     client: str | None = None
+    inputs: Sequence[str] = ()
+    text: str | None = None
+    length: int = 64
+    vocabulary: int = 20_000
+    columns: Kinds | None = None
+    per_client: bool = False
+    rules: Rules = ()
     test: Paths | None = None
     test_share: float = 0.0
     test_seed: int = 0
@@ -158,6 +168,29 @@ class Files:
             raise DataError(f"test_share must be in [0, 1), got {self.test_share}; 0.2 is a fifth")
         if self.test is not None and self.test_share:
             raise DataError("test and test_share are both given; keep one of them")
+        missing, standardise = self.options.missing, self.options.standardise
+        if isinstance(missing, Mapping) and DROP in missing.values():
+            raise DataError("missing = drop is for all columns, not for one; give it alone")
+        if self.per_client and missing is None and not standardise:
+            raise DataError(
+                "per_client = true says where missing and standardise are found; give one of them"
+            )
+        if self.rules:
+            preparation_of(self.rules)  # refuses rules that cannot be
+            others: dict[str, Any] = {
+                "inputs": self.inputs,
+                "text": self.text,
+                "columns": self.columns,
+            }
+            if not self.per_client and missing != DROP:
+                others |= {"missing": missing, "standardise": standardise}
+            for name, value in others.items():
+                if not (value is None or value is False or value in ((), [], {})):
+                    raise DataError(
+                        f"rules and {name} are both given: rules say it all; keep one of them"
+                    )
+        if self.text is not None and self.inputs:
+            raise DataError("inputs and text are both given; keep one of them")
 
     @property
     def owner(self) -> str | None:
@@ -175,7 +208,7 @@ class Files:
             tables.append(self._tests(tables[0], self.test))
         names = self._inputs(tables[0].columns)
         count = sum(len(table.frame) for table in tables)
-        if self.making.fit_options.missing == DROP:
+        if self.options.missing == DROP:
             tables = [self._without_empty(table, names) for table in tables]
         target = self.target
         if isinstance(target, str) and is_condition(target, tables[0].columns):
@@ -189,7 +222,7 @@ class Files:
         """The rows as a federation. Raises DataError naming file, column and row."""
         tables, names, classes, dropped = self.rows(classes)
         refuse_ownerless(self.owner, partition)
-        inputs, raw = self.making.of(tables, names, self._clients(tables, partition))
+        inputs, raw = self._converted(tables, names, self._clients(tables, partition))
         target, first = self.target, files_of(self.path)[0]
         details = {
             "target": target if isinstance(target, str) else [*target],
@@ -205,6 +238,40 @@ class Files:
         }
         return dealt(tables, inputs, target, classes, self.owner, partition, seed, **fields)
 
+    @property
+    def input_names(self) -> list[str]:
+        """The columns that are named as inputs; none where all others are."""
+        if self.rules:
+            return [str(rule.get("name", "")) for rule in self.rules]
+        if self.text is not None:
+            return [self.text]
+        return [*self.inputs]
+
+    def _converted(
+        self, tables: Sequence[Table], names: Sequence[str], clients: Sequence[Series | None]
+    ) -> tuple[list[Tensor], Raw]:
+        """The inputs of the training rows and perhaps of test rows. clients: whose each row of each
+        table is; None if all are one's. Raises DataError naming file, column and row.
+        """
+        if self.text is not None:
+            return words_of(tables, self.text, self.length, self.vocabulary)
+        options = self.options
+        finds = options.missing not in (None, DROP) or options.standardise
+        if self.rules or self.columns or finds:
+            preparation = preparation_of(self.rules)
+            if not self.rules:
+                preparation = kinds_in(tables[0], names, self.columns or {}, options)
+            parts = parts_of(tables[0], clients[0]).items()
+            by_client = {name: options.fit_all(preparation, part) for name, (_, part) in parts}
+            if not self.per_client:
+                return [by_client[""].of(table) for table in tables], by_client[""]
+            raw = PerClient(preparation, options, by_client)
+            return [raw.of(t, owners) for t, owners in zip(tables, clients, strict=True)], raw
+        for name in names:
+            if len(texts := text_cells(tables[0].of(name))):
+                raise no_rule(texts)
+        return [numbers_of(table, names) for table in tables], Columns(tuple(names))
+
     def _targets(self, columns: Sequence[str]) -> list[str]:
         """The columns that the target is made of."""
         if not isinstance(self.target, str):
@@ -214,7 +281,7 @@ class Files:
     def _inputs(self, columns: Sequence[str]) -> list[str]:
         """The columns of the inputs."""
         others = {*self._targets(columns), self.owner, FILE}
-        names = self.making.input_names or [name for name in columns if name not in others]
+        names = self.input_names or [name for name in columns if name not in others]
         if not names:
             raise DataError(
                 f"{self.path} has no columns besides {self.target} and {self.owner}; nothing to "
@@ -226,7 +293,7 @@ class Files:
         """All rows of one file or of several, in the columns that all have; of several the column
         FILE has the names of the files. tests: they may have no clients.
         """
-        files, named = files_of(path), self.making.input_names
+        files, named = files_of(path), self.input_names
         tables = [self.reading.table(file) for file in files]
         first = tables[0]
         for table in tables:
@@ -304,7 +371,7 @@ class Files:
         Raises DataError if the clients are made by another partition.
         """
         natural_ones = partition is None or isinstance(partition, natural)
-        if not self.making.per_client or getattr(partition, "clients", None) == 1:
+        if not self.per_client or getattr(partition, "clients", None) == 1:
             return [None] * len(tables)
         if self.owner is None or not natural_ones:
             raise DataError(
