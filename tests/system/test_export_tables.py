@@ -21,7 +21,7 @@ from fedloom.cli.__main__ import cli
 from fedloom.config import from_run, resolve
 from fedloom.data import heart
 from fedloom.data.own import cells
-from fedloom.data.own.fitting import PerClient
+from fedloom.data.own.preparation import PerClient
 from fedloom.data.published.heart import INPUTS
 from support.folders import record, rows
 

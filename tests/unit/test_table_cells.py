@@ -11,8 +11,7 @@ from published import write
 from fedloom.config import resolve
 from fedloom.data import iid, table
 from fedloom.data.own.columns import as_table, labels_of
-from fedloom.data.own.fitting import FitOptions, kinds_in
-from fedloom.data.own.preparation import preparation_of, rules_of
+from fedloom.data.own.preparation import FitOptions, kinds_in, preparation_of, rules_of
 from support.refusals import refused
 
 pandas = pytest.importorskip("pandas", reason="the extra tables is not installed")

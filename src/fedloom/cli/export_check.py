@@ -21,7 +21,7 @@ from fedloom.cli.exported import prepare
 from fedloom.config import Config
 from fedloom.data import FederatedData
 from fedloom.data.own.cells import EMPTY
-from fedloom.data.own.fitting import PerClient, ranges
+from fedloom.data.own.preparation import PerClient, ranges
 from fedloom.data.raw_inputs import recipe
 from fedloom.engines.base import one_thread
 from fedloom.errors import CheckpointError, ConfigError, FedloomError

@@ -350,7 +350,7 @@ def describe(config: Mapping[str, Any], data: FederatedData, run: Run) -> None:
     import tomli_w
 
     from ..data.heterogeneity import by_client
-    from ..data.own.fitting import ranges
+    from ..data.own.preparation import ranges
     from ..data.raw_inputs import recipe
 
     folder, means = run.checkpoints.folder, site_means(run)

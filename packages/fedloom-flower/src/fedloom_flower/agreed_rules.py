@@ -16,8 +16,7 @@ import numpy as np
 from fedloom.data.own.cells import number_name
 from fedloom.data.own.columns import in_order
 from fedloom.data.own.description import ColumnDescription, Description, counts_of
-from fedloom.data.own.fitting import ALL, DROP, FILLS, WITH_CATEGORIES
-from fedloom.data.own.preparation import KINDS, categories
+from fedloom.data.own.preparation import ALL, DROP, FILLS, KINDS, WITH_CATEGORIES, categories
 from fedloom.errors import DataError, unknown
 
 Columns = Mapping[str, ColumnDescription]

@@ -10,8 +10,14 @@ from typing import Any
 from fedloom.config.resolve import Config
 from fedloom.core.validation import NOTHING
 from fedloom.data import FederatedData, iid, table
-from fedloom.data.own.fitting import DROP, FitOptions, PerClient
-from fedloom.data.own.preparation import Preparation, preparation_of, rules_of
+from fedloom.data.own.preparation import (
+    DROP,
+    FitOptions,
+    PerClient,
+    Preparation,
+    preparation_of,
+    rules_of,
+)
 from fedloom.data.own.reading import BY_FILE, files_of, stem
 from fedloom.data.raw_inputs import Words
 from fedloom.errors import ConfigError, DataError

@@ -19,7 +19,7 @@ from fedloom.core.net import Net
 from fedloom.core.strict_json import from_json
 from fedloom.data import FederatedData
 from fedloom.data.own.description import Description
-from fedloom.data.own.fitting import PerClient
+from fedloom.data.own.preparation import PerClient
 from fedloom.errors import (
     CompositionError,
     ConfigError,

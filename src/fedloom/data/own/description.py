@@ -32,7 +32,7 @@ from ...errors import DataError
 from ..heterogeneity import Labels, labels_of_counts
 from .cells import LARGEST, Floats, empty, name_of, number_name
 from .columns import Table, finite, in_order, present, refuse_commas, text_cells
-from .fitting import DROP
+from .preparation import DROP
 from .tables import files_with
 
 if TYPE_CHECKING:

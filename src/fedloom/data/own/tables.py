@@ -37,8 +37,17 @@ from fedloom.data.own.columns import (
     with_condition,
     words_of,
 )
-from fedloom.data.own.fitting import DROP, FitOptions, Kinds, PerClient, kinds_in, no_rule
-from fedloom.data.own.preparation import Preparation, Rules, preparation_of
+from fedloom.data.own.preparation import (
+    DROP,
+    FitOptions,
+    Kinds,
+    PerClient,
+    Preparation,
+    Rules,
+    kinds_in,
+    no_rule,
+    preparation_of,
+)
 from fedloom.data.own.reading import (
     FILE,
     Paths,
