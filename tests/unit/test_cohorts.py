@@ -13,7 +13,7 @@ from fedloom import Checkpoint, Churn, FedAvg, Local
 from fedloom.algorithms.registry import make_algorithm
 from fedloom.checks import tiny_federation
 from fedloom.config import resolve
-from fedloom.data.client_names import ClientNumbers
+from fedloom.data.clients import ClientNumbers
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.experiment.provenance import configuration, fingerprint
 from fedloom.federation.availability import Availability, read_trace

@@ -17,9 +17,9 @@ from torch import Tensor
 from fedloom.core.parsing import user_path
 from fedloom.core.rng import generator
 from fedloom.data.client_indices import Ragged, count_labels, refuse_shared_samples
+from fedloom.data.clients import Unseen
 from fedloom.data.raw_inputs import Raw
 from fedloom.data.transforms import Transform
-from fedloom.data.unseen import Unseen
 from fedloom.data.validation import check_arrays, check_indices, check_lists, kind
 from fedloom.errors import DataError
 

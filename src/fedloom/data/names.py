@@ -9,7 +9,6 @@ from fedloom.core.registry import Registry
 from fedloom.data.client_indices import MatchedPartition, Partition, Ragged
 from fedloom.data.client_test_sets import TESTS, with_client_tests
 from fedloom.data.federated import FederatedData
-from fedloom.data.generated import shapes
 from fedloom.data.heterogeneity import measure
 from fedloom.data.own.folders import folders
 from fedloom.data.own.hugging_face import from_partitions, hugging_face
@@ -24,6 +23,7 @@ from fedloom.data.published.images import (
     digits,
     fashion_mnist,
     mnist,
+    shapes,
     tiny_imagenet,
 )
 from fedloom.data.published.leaf import celeba, femnist, shakespeare

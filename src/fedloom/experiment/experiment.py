@@ -24,8 +24,7 @@ from ..core.net import Net
 from ..core.ranks import ALONE, Group, join
 from ..core.rng import key, others_restored, seed_others
 from ..data import FederatedData
-from ..data.client_names import ClientNumbers
-from ..data.unseen import set_apart
+from ..data.clients import ClientNumbers, set_apart
 from ..engines import Choice, bits_of, is_auto, numberless
 from ..engines.base import Engine, Remote
 from ..engines.ranks import RankSettings

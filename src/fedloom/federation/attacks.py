@@ -21,7 +21,7 @@ from ..core.registry import Registry
 from ..core.rng import generator
 from ..core.vector import Rec, Vec, tree
 from ..data import FederatedData
-from ..data.client_names import ClientNumbers
+from ..data.clients import ClientNumbers
 from ..errors import ConfigError, DataError
 
 

@@ -14,7 +14,7 @@ import torch
 from ..core.hyper import Part, PositiveShare, ShareBelow1, hyper
 from ..core.parsing import decoded
 from ..core.rng import generator
-from ..data.client_names import ClientNumbers
+from ..data.clients import ClientNumbers
 from ..errors import ConfigError
 
 # the first line of a trace -> the unit of its times

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core.parsing import shortened
 from ..core.rng import generator, key, substream
 from ..data import FederatedData
-from ..data.client_names import ClientNumbers
+from ..data.clients import ClientNumbers
 from ..errors import AuthorError, ConfigError, DataError
 from .attacks import Attack
 from .devices import Devices

@@ -11,7 +11,7 @@ import torch
 
 from ..core.hyper import Part, PositiveInt, Share, hyper, plain_values
 from ..core.rng import generator
-from ..data.client_names import ClientNumbers
+from ..data.clients import ClientNumbers
 from ..errors import ConfigError
 from .availability import Availability, Trace, read_trace
 

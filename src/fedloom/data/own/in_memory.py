@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from fedloom.data.client_indices import Partition, Ragged
+from fedloom.data.clients import Unseen
 from fedloom.data.dataset import Arrays, Samples
 from fedloom.data.federated import FederatedData
 from fedloom.data.own.columns import warn_of_look_alikes
 from fedloom.data.pictures import as_array
 from fedloom.data.transforms import Transform, check_dtype
-from fedloom.data.unseen import Unseen
 from fedloom.errors import DataError, did_you_mean
 
 _ClientArrays = tuple[Tensor, Tensor, Ragged]  # inputs, targets, the rows of each client
