@@ -212,3 +212,31 @@ def refuse_shared_samples(clients: Ragged) -> None:
             f"sample {int(times.argmax())} is on {int(times.max())} clients' lists, so holding it "
             "out of one leaves it at another; choose validation samples before the partition"
         )
+
+
+def check_lists(subject: str, lists: Ragged, samples: int, split: str) -> None:
+    """Raise DataError for lists that are not complete or name more samples than there are."""
+    offsets, indices = lists
+    rising = offsets.ndim == 1 and offsets.dtype == torch.int64 and len(offsets) > 1
+    rising = rising and int(offsets[0]) == 0 and int(offsets[-1]) == len(indices)
+    if not rising or bool((lists.sizes < 0).any()):
+        raise DataError(
+            f"{subject} needs int64 offsets of at least one client that rise from 0 to the number "
+            f"of indices ({len(indices)}); build it by Ragged.from_lists"
+        )
+    check_indices(subject, indices, samples, split)
+
+
+def check_indices(subject: str, indices: Tensor, samples: int, split: str) -> None:
+    """Raise DataError for values that are no indices into that many samples."""
+    if indices.dtype != torch.int64 or indices.ndim != 1:
+        raise DataError(
+            f"{subject} indices have type {indices.dtype} and shape {tuple(indices.shape)}; int64 "
+            "in one dimension is needed"
+        )
+    outside = ((indices < 0) | (indices >= samples)).nonzero()
+    if len(outside):
+        raise DataError(
+            f"{subject} names sample {int(indices[outside[0]])}, but there are {samples} {split} "
+            f"samples, numbered 0 to {samples - 1}"
+        )

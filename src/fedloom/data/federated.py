@@ -16,13 +16,19 @@ from torch import Tensor
 
 from fedloom.core.parsing import user_path
 from fedloom.core.rng import generator
-from fedloom.data.client_indices import Ragged, count_labels, refuse_shared_samples
+from fedloom.data.client_indices import (
+    Ragged,
+    check_indices,
+    check_lists,
+    count_labels,
+    refuse_shared_samples,
+)
 from fedloom.data.clients import Unseen
 from fedloom.data.raw_inputs import Raw
-from fedloom.data.transforms import Transform
-from fedloom.data.validation import check_arrays, check_indices, check_lists, kind
+from fedloom.data.transforms import Images, Transform
 from fedloom.errors import DataError
 
+MOST = 1 << 24  # classes, or tokens
 LARGEST_TABLE = 1 << 28  # cells of label_counts()
 LONGEST_LIST = 1000  # names that a description holds
 _FILE = "the clients file (clients.toml)"  # which says what a Roll holds; or Python does
@@ -344,7 +350,17 @@ class FederatedData:
                 "give one each, or none"
             )
         self._validate_test()
-        self._validate_validation()
+        if self.validation is not None:
+            check_indices("validation", self.validation, len(self.inputs), "training")
+            in_validation = torch.zeros(len(self.inputs), dtype=torch.bool)
+            in_validation[self.validation] = True
+            both = in_validation[self.clients.indices].nonzero()
+            if len(both):
+                sample, owner = self.clients.indices[both[0]], self.clients.owners()[both[0]]
+                raise DataError(
+                    f"sample {int(sample)} is in the validation set and at client {int(owner)}; no "
+                    "client may train on validation samples"
+                )
         classes = self.classes
         if classes == 0 and self.roll is None:
             raise DataError(f"no pixel counts: all have the label {self.ignored}, which is ignored")
@@ -407,16 +423,78 @@ class FederatedData:
                     "clients; give one for each (it may be empty)"
                 )
 
-    def _validate_validation(self) -> None:
-        if self.validation is None:
-            return
-        check_indices("validation", self.validation, len(self.inputs), "training")
-        in_validation = torch.zeros(len(self.inputs), dtype=torch.bool)
-        in_validation[self.validation] = True
-        both = in_validation[self.clients.indices].nonzero()
-        if len(both):
-            entry = int(both[0])
+
+# ------------------------------------------------------------------------------- checks of arrays
+def kind(array: Tensor) -> str:
+    """Shape and type of one sample, as text."""
+    return f"{tuple(array.shape[1:])} {str(array.dtype).removeprefix('torch.')}"
+
+
+def check_arrays(prefix: str, inputs: Tensor, targets: Tensor, transform: Transform | None) -> None:
+    """Raise DataError for unusable inputs and targets; prefix: "" or "test "."""
+    for name, array in (("inputs", inputs), ("targets", targets)):
+        if array.device.type != "cpu":
             raise DataError(
-                f"sample {int(self.clients.indices[entry])} is in the validation set and at client "
-                f"{int(self.clients.owners()[entry])}; no client may train on validation samples"
+                f"{prefix}{name} lie on {array.device}; give data on the CPU: a run moves them to "
+                "its device"
             )
+    if transform is None and inputs.dtype not in (torch.float32, torch.float64, torch.int64):
+        images = "give transform=Images(...), or divide images by 255"
+        advice = images if inputs.dtype == torch.uint8 else "convert them first"
+        raise DataError(
+            f"{prefix}inputs have type {inputs.dtype}; float32, float64 and int64 (tokens) are "
+            f"allowed: {advice}"
+        )
+    labels = targets.dtype == torch.int64
+    if not labels and targets.dtype not in (torch.float32, torch.float64):
+        raise DataError(
+            f"{prefix}targets have type {targets.dtype}; int64 (labels), float32 and float64 are "
+            "allowed"
+        )
+    if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets):
+        raise DataError(
+            f"{prefix}inputs have shape {tuple(inputs.shape)} and {prefix}targets "
+            f"{tuple(targets.shape)}; the first dimension counts the samples and must be the same"
+        )
+    numbers = len(transform.mean) if isinstance(transform, Images) else 1
+    if inputs.ndim > 1 and numbers not in (1, inputs.shape[1]):
+        raise DataError(
+            f"mean and std have {numbers} numbers and {prefix}images {inputs.shape[1]} channels; "
+            "give one number per channel"
+        )
+    if len(inputs) == 0:
+        raise DataError(f"{prefix or 'training '}data have no samples")
+    for name, array in (("inputs", inputs), ("targets", targets)):
+        check_finite(prefix + name, array)
+    if labels and not targets.numel():
+        raise DataError(
+            f"{prefix}targets have type int64 and shape {tuple(targets.shape)}; labels must be one "
+            "number a sample, tokens (samples, length), labels of pixels (samples, height, width), "
+            "regression targets floats"
+        )
+    if labels and int(targets.min()) < 0:
+        entry = (targets < 0).nonzero()[0].tolist()
+        raise DataError(
+            f"{prefix}targets row {entry[0]} is {int(targets[tuple(entry)])}; labels must be 0, 1, "
+            "2, ..."
+            + "; pixels that do not count may be 255, with ignore = 255"
+            * (targets.ndim > 2)
+        )
+    if labels and int(targets.max()) >= MOST:
+        entry = (targets >= MOST).nonzero()[0].tolist()
+        raise DataError(
+            f"{prefix}targets row {entry[0]} is {int(targets[tuple(entry)])}; labels count the "
+            f"classes from 0, and must be below {MOST:,}"
+        )
+
+
+def check_finite(subject: str, array: Tensor) -> None:
+    # a finite sum needs no second pass and no second array: no NaN or infinity can be in it
+    if not array.is_floating_point() or bool(array.sum().isfinite()):
+        return
+    rows = (~array.isfinite()).reshape(len(array), -1).any(dim=1).nonzero()
+    if len(rows):
+        raise DataError(
+            f"{subject} row {int(rows[0])} holds NaN or infinity ({len(rows)} of {len(array)} rows "
+            "do); repair or drop these rows"
+        )

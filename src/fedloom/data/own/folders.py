@@ -13,7 +13,7 @@ import torch
 from fedloom.core.parsing import user_path
 from fedloom.data.client_indices import Partition, read_numpy
 from fedloom.data.dataset import Arrays, Samples
-from fedloom.data.federated import FederatedData
+from fedloom.data.federated import FederatedData, check_finite
 from fedloom.data.own.columns import warn_of_look_alikes
 from fedloom.data.own.in_memory import join
 from fedloom.data.partition.without_labels import natural
@@ -21,7 +21,6 @@ from fedloom.data.pictures import open_picture
 from fedloom.data.published.leaf import SPLITS
 from fedloom.data.raw_inputs import Resized
 from fedloom.data.transforms import Images
-from fedloom.data.validation import check_finite
 from fedloom.errors import DataError
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
