@@ -101,8 +101,8 @@ target = "out"
 columns = {sex = "one_hot", stage = ["I", "II", "III"]}
 missing = {age = "median", stage = "most_frequent"}
 standardise = true
-inputs = ["age", "sex", "stage", "dose"]
-test = "tests/*.csv"
+date = "day"
+test_from = "2024-01-21"
 partition = "natural"
 """
 
@@ -110,8 +110,7 @@ partition = "natural"
 @pytest.fixture(scope="module")
 def exported_table(tmp_path_factory):
     folder = tmp_path_factory.mktemp("table")
-    for part in ("sites", "tests"):
-        (folder / part).mkdir()
+    (folder / "sites").mkdir()
     draw = np.random.default_rng(0)
     for site in ("bonn", "lyon"):
         lines = ["age,sex,stage,dose,day,out"]
@@ -121,9 +120,7 @@ def exported_table(tmp_path_factory):
             out = "ward" if age + draw.normal() * 20 > 55 else "home"
             lines.append(f"{age},{sex},{stage},{draw.random():.3f},2024-01-{day:02d},{out}")
         lines.append(",m,,.5,2024-01-02,ward")
-        for part, later in (("sites", False), ("tests", True)):
-            rows_of_it = [row for row in lines[1:] if (row.split(",")[4] >= "2024-01-21") == later]
-            (folder / part / f"{site}.csv").write_text("\n".join([lines[0], *rows_of_it]))
+        (folder / "sites" / f"{site}.csv").write_text("\n".join(lines))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         Path("my.toml").write_text(TABLE)
@@ -137,7 +134,7 @@ def exported_table(tmp_path_factory):
 def test_a_patients_file_becomes_the_runs_own_scores(exported_table, check, monkeypatch):
     """Predicted from the files of the sites, by the script alone: AUC, Brier score and accuracy."""
     monkeypatch.chdir(exported_table)
-    both = pandas.concat([pandas.read_csv(f, dtype=str) for f in sorted(Path().glob("*s/*.csv"))])
+    both = pandas.concat([pandas.read_csv(f, dtype=str) for f in sorted(Path("sites").glob("*"))])
     tests = both[both["day"] >= "2024-01-21"]
     tests.drop(columns=["out", "day"]).to_csv("patients.csv", index=False)
     code, output = check(SCRIPT, "patients.csv", "--out", "scores.csv")
@@ -283,8 +280,8 @@ target = "out"
 columns = {sex = "one_hot"}
 standardise = true
 per_client = true
-inputs = ["age", "sex"]
-test = "later/*.csv"
+date = "day"
+test_from = "2025-01-01"
 partition = "natural"
 """
 
@@ -293,15 +290,15 @@ partition = "natural"
 def run(fedloom):
     """Run two hospitals' tables with these settings -> the configuration of the run `a`."""
     draw = np.random.default_rng(1)
-    Path("later").mkdir()
     for shift, (site, count) in enumerate(SITES.items()):
-        for folder, days in ((".", count), ("later", 10)):
-            lines = ["age,sex,out"]
+        lines = ["age,sex,day,out"]
+        for year, days in ((2024, count), (2025, 10)):
             for day in range(days):
                 age = draw.integers(20, 90) + 30 * shift
                 out = "ward" if (age > 55 + 30 * shift) ^ (shift == 1) else "home"
-                lines.append(f"{age},{'fm'[day % 2]},{out}")
-            Path(folder, f"{site}.csv").write_text("\n".join(lines) + "\n")
+                date = f"{year}-{1 + day // 28:02d}-{1 + day % 28:02d}"
+                lines.append(f"{age},{'fm'[day % 2]},{date},{out}")
+        Path(f"{site}.csv").write_text("\n".join(lines) + "\n")
     Path("my.toml").write_text(OWN)
 
     def call(*words):
@@ -372,8 +369,8 @@ def test_a_site_exports_the_model_that_it_uses(words, own, more, run, fedloom):
 
 
 def later_rows(site):
-    with Path("later", f"{site}.csv").open(newline="") as file:
-        return [*csv.DictReader(file)]
+    with Path(f"{site}.csv").open(newline="") as file:
+        return [row for row in csv.DictReader(file) if row["day"] >= "2025"]
 
 
 def check_words(folder, i, accuracy):
@@ -383,7 +380,7 @@ def check_words(folder, i, accuracy):
     assert (about["client"], about["samples"], [*about["scores"]["sites"]]) == (site, 10, [site])
     assert about["inputs"]["kind"] == "cells" and "sites" not in about["inputs"]
     with Path(f"{site}.csv").open(newline="") as file:
-        ages = [int(row["age"]) for row in csv.DictReader(file)]
+        ages = [int(row["age"]) for row in csv.DictReader(file) if row["day"] < "2025"]
     assert about["ranges"]["age"] == [min(ages), max(ages)]
     assert about["inputs"]["rules"][0]["mean"] == pytest.approx(np.mean(ages))
     assert f", {site}'s own model\n" in card

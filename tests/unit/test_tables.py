@@ -83,6 +83,11 @@ def test_clients_are_in_the_order_of_their_names(load, cells, names):
 
 
 def test_rows_of_clients_that_do_not_train_are_named_or_count(load, tmp_path, caplog):
+    rows = "id,x,day,label\n1,1,2024-01-01,0\n2,2,2024-02-01,1\n1,3,2024-02-02,1\n"
+    data = load(rows, client="id", date="day", test_from="2024-02-01")
+    assert data.client_names == ("1",) and data.test_inputs.tolist() == [[3]]
+    assert "1 of 2 test rows are left out: they are of clients" in caplog.text
+    assert "to train on, 2" in caplog.text
     train = "who,x,label\nA,1,0\nA,2,1\nB,3,0\nB,4,1\n"
     test = write(tmp_path / "test.csv", "who,x,label\nA,5,0\nC,6,1\nC,7,1\n")
     assert load(train, test=test, client="who").test_inputs.tolist() == [[5]]
@@ -130,7 +135,7 @@ def hospitals(tmp_path):
 
     def make(partition=None, **options):
         given = {"path": f"{tmp_path}/hospitals/*.csv", "target": "outcome"}
-        given["inputs"] = [] if "target" in options else ["age", "sex"]
+        given["inputs"] = [] if "date" in options or "target" in options else ["age", "sex"]
         return table(partition or natural(), **given | options)
 
     return make
@@ -168,12 +173,15 @@ def test_texts_and_missing_cells_become_numbers_by_the_training_rows(hospitals):
     assert order.about["prepared"][0].startswith("sex: 0 to 2 for unknown < m < f")
 
 
-def test_other_files_are_the_test_set(hospitals, tmp_path):
+def test_rows_from_a_day_on_or_other_files_are_the_test_set(hospitals, tmp_path):
+    rules = {"columns": {"*": "ordinal"}, "date": "day", "test_from": "2024-02-01"}
+    data = hospitals(missing="median", **rules)
+    assert data.sizes.tolist() == [1, 2] and data.test_clients.sizes.tolist() == [1, 1]
+    assert data.inputs.tolist() == [[45, 1], [40, 0], [50, 1]], "no test row decides the median"
+    assert data.test_inputs.tolist() == [[30, 1], [60, 0]]
     given = {"test": f"{tmp_path}/later/*.csv", "columns": HOT, "missing": "median"}
-    write(tmp_path / "later" / "lyon.csv", SITES["lyon"].replace("40,", "90,"))
-    data = hospitals(**given)
-    assert data.test_clients.sizes.tolist() == [0, 3]
-    assert data.inputs[0].tolist() == [45, 0, 1], "no test row decides the median"
+    write(tmp_path / "later" / "lyon.csv", SITES["lyon"])
+    assert hospitals(**given).test_clients.sizes.tolist() == [0, 3]
     write(tmp_path / "later" / "lyon.csv", SITES["lyon"].replace("f,", "x,"))
     strange = hospitals(**given).test_inputs[0].tolist()
     assert strange == [40, 0, 0], "no training row has this value"
@@ -191,7 +199,13 @@ def test_other_files_are_the_test_set(hospitals, tmp_path):
         ({"columns": {"sax": "one_hot"}}, "columns.sax: there is no input of this name; did"),
         ({"missing": {"age": "modus"}, "columns": HOT}, "missing.age must be"),
         ({"target": "x"}, "bonn.csv has no column 'x'; known: age"),
-        ({"test": "*/lyon.csv", "test_share": 0.2}, "test and test_share are both given"),
+        ({"date": "day"}, "date and test_from go together"),
+        ({"date": "day", "test_from": "May"}, "test_from = 'May' is no date"),
+        ({"date": "age", "test_from": "2024-02-01"}, "column 'age', row 1: '' is no date"),
+        ({"date": "day", "test_from": "2025-01-01"}, "no rows on or after 2025-01-01"),
+        ({"date": "day", "test_from": "2023-01-01"}, "no rows before 2023-01-01"),
+        ({"date": "day", "test_from": "2024-01-05"}, "client 'bonn' has no rows before"),
+        ({"test": "*/lyon.csv", "date": "day", "test_from": "2024-02-01"}, "test and test_f"),
     ],
 )
 def test_files_that_do_not_fit_are_refused_by_name(hospitals, options, says):

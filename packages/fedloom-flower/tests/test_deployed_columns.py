@@ -107,6 +107,22 @@ def test_three_hospitals_alone_have_the_inputs_of_their_simulation(tmp_path, sit
     assert accuracies[0] == pytest.approx(accuracies[1], abs=1e-12)
 
 
+def test_no_site_trains_on_the_rows_that_a_date_keeps_for_testing(tmp_path):
+    files = []
+    for i, name in enumerate(WARDS):
+        days = [f"20{20 + row % 5}-03-0{i + 1}" for row in range(20 + i)]
+        rows = [f"{day},{row},{row % 2}" for row, day in enumerate(days)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["day,age,outcome", *rows]) + "\n")
+        files.append(site_file(tmp_path / f"{name}.toml", tmp_path / f"{name}.csv"))
+    rules = 'rules = [{name = "age", fill = 50}]\ndate = "day"\ntest_from = "2024-01-01"\n'
+    config = resolve(settings(tmp_path, rules, inputs=1))
+    trial = resolve(settings(tmp_path, f'{rules}path = "{tmp_path}/*.csv"', inputs=1)).data()
+    assert trial.sizes.tolist() == [16, 17, 18]
+    here = Here(folder(tmp_path, config, evaluate="nodes"), files)
+    assert here.serve().history[-1]["test_accuracy"] >= 0
+    assert all(has_data(here.data(i), trial, i) for i in range(3))
+
+
 SCALED = 'standardise = "with_categories"\nddof = 1\nper_client = true\nmissing = "median"\n'
 
 
@@ -209,7 +225,7 @@ def test_deploy_new_and_check_say_what_a_table_becomes(tmp_path, sites):
 @pytest.mark.parametrize("name", [*SOURCES])
 def test_every_key_of_data_is_a_sites_own_or_comes_from_run_toml(name):
     """A new key of any data set comes from run.toml, unless it is named as a site's own."""
-    others = {"test_share", "test"}
+    others = {"date", "test_from", "test_share", "test"}
     keys = {"name", "tests", *fields_of(SOURCES[name])} - others
     run = {key: f"run's {key}" for key in keys} | {"name": name}
     site = inherited({"name": name}, run)
@@ -219,15 +235,16 @@ def test_every_key_of_data_is_a_sites_own_or_comes_from_run_toml(name):
     assert inherited({"name": "another"}, run) == {"name": "another"}
 
 
-SHARE = {"test_share": 0.2, "test_seed": 3}
+DATES, SHARE = {"date": "day", "test_from": "2024-01-01"}, {"test_share": 0.2, "test_seed": 3}
 
 
 @pytest.mark.parametrize(
     ("site", "run", "left"),
     [
-        ({}, SHARE, SHARE),
+        ({}, DATES, DATES),
+        ({"date": "Datum"}, DATES, DATES | {"date": "Datum"}),
         ({"test": "later.csv"}, SHARE, {"test": "later.csv"}),
-        ({"test_share": 0.5}, {"test": "later.csv"}, {"test_share": 0.5}),
+        ({"test_share": 0.5}, DATES, {"test_share": 0.5}),
         ({"test_seed": 4}, SHARE, SHARE | {"test_seed": 4}),
     ],
 )

@@ -27,7 +27,7 @@ _SCALE = ("per_client", "missing", "standardise", "ddof")  # what each site does
 _AGREED = ("inputs", "text", "rules", "class_names", "columns", *_SCALE)
 # where rows are and whose: each site's own. All other keys come from run.toml, today's and to come
 SITES_OWN = ("partition", "seed", "tests", "path", "client", "test", "data_dir", "download")
-_HELD_OUT = ({"test"}, {"test_share", "test_seed"})  # ways to say test rows
+_HELD_OUT = ({"test"}, {"date", "test_from"}, {"test_share", "test_seed"})  # ways to say test rows
 _HOW = (
     "run `fedloom deploy describe`; or make the federation with `fedloom deploy new` where a table "
     "of these columns is (data.path), or write [[data.rules]] into run.toml at every place "

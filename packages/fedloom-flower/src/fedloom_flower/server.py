@@ -67,8 +67,8 @@ def join_sites(fed: Folder, clients: Clients, exchange: MessageExchange) -> Agre
     if settings.evaluate == "nodes" and not any(agreement.tests):
         raise DataError(
             "no site has test rows, so no node can measure the model (federation.evaluate = "
-            "nodes): write data.test_share into run.toml at every place, or data.test into a "
-            "site's mine.toml"
+            "nodes): write data.test_share, or data.date and data.test_from, into run.toml at "
+            "every place, or data.test into a site's mine.toml"
         )
     parts = {"agreed": agreement.model_dump_json().encode()}
     ask_sites(settings, clients, exchange, run, "agree", parts, Site)

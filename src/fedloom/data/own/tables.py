@@ -5,7 +5,6 @@ and which of their rows are for testing: other files, or a share of each one's.
 from __future__ import annotations
 
 import logging
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from fedloom.core.extras import need
 from fedloom.core.hyper import NonNegativeInt, ShareBelow1
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays, Samples
@@ -37,6 +35,7 @@ from fedloom.data.own.columns import (
     with_condition,
     words_of,
 )
+from fedloom.data.own.held_out import split_by_date, split_by_share
 from fedloom.data.own.preparation import (
     DROP,
     FitOptions,
@@ -83,6 +82,8 @@ def table(
     columns: Mapping[str, str | Sequence[str]] | None = None,
     missing: str | float | Mapping[str, str | float] | None = None,
     standardise: bool | Literal["with_categories"] = False,
+    date: str | None = None,
+    test_from: str | None = None,
     rules: Rules = (),
     class_names: Sequence[str] = (),
     names: Sequence[str] = (),
@@ -113,8 +114,8 @@ def table(
     standardise: numbers less their mean, divided by their deviation (n - ddof); with_categories,
     all inputs. Both are found in the training rows of all clients, or per_client in each one's own.
     Or rules and class_names, which fix them (fedloom.data.own.preparation). test: files of test
-    rows; or test_share of each client's rows, with the classes' shares, drawn from test_seed.
-    Raises DataError naming file, column and row.
+    rows; or date, a column, and test_from, their first day; or test_share of each client's rows,
+    with the classes' shares, drawn from test_seed. Raises DataError naming file, column and row.
     """
     options = {**locals()}
     if isinstance(partition, str | os.PathLike | list | tuple):  # the path came first
@@ -169,14 +170,23 @@ class Files:
     per_client: bool = False
     rules: Rules = ()
     test: Paths | None = None
+    date: str | None = None
+    test_from: str | None = None
     test_share: float = 0.0
     test_seed: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.test_share < 1:
             raise DataError(f"test_share must be in [0, 1), got {self.test_share}; 0.2 is a fifth")
-        if self.test is not None and self.test_share:
-            raise DataError("test and test_share are both given; keep one of them")
+        if (self.date is None) != (self.test_from is None):
+            raise DataError(
+                "date and test_from go together: the column of dates, and the first day of the "
+                "test set"
+            )
+        ways = {"test": self.test, "test_from": self.test_from, "test_share": self.test_share}
+        names = [name for name, value in ways.items() if value]
+        if len(names) > 1:
+            raise DataError(f"{names[0]} and {names[1]} are both given; keep one of them")
         missing, standardise = self.options.missing, self.options.standardise
         if isinstance(missing, Mapping) and DROP in missing.values():
             raise DataError("missing = drop is for all columns, not for one; give it alone")
@@ -223,7 +233,7 @@ class Files:
         if isinstance(target, str) and is_condition(target, tables[0].columns):
             classes = tuple(classes) or ANSWERS
             tables = [with_condition(table, target, classes) for table in tables]
-        if self.test_share:
+        if self.test is None:
             tables, classes = self._divided(tables[0], classes)
         return Rows(tables, names, classes, count - sum(len(table.frame) for table in tables))
 
@@ -289,7 +299,7 @@ class Files:
 
     def _inputs(self, columns: Sequence[str]) -> list[str]:
         """The columns of the inputs."""
-        others = {*self._targets(columns), self.owner, FILE}
+        others = {*self._targets(columns), self.owner, self.date, FILE}
         names = self.input_names or [name for name in columns if name not in others]
         if not names:
             raise DataError(
@@ -306,7 +316,8 @@ class Files:
         tables = [self.reading.table(file) for file in files]
         first = tables[0]
         for table in tables:
-            for name in [*self._targets(first.columns), *named, None if tests else self.owner]:
+            owner = None if tests else self.owner
+            for name in [*self._targets(first.columns), *named, self.date, owner]:
                 if name is not None and name != FILE:
                     table.of(name)
             for one, other in () if named else ((first, table), (table, first)):
@@ -350,30 +361,15 @@ class Files:
         return Table(table.where, table.frame[complete])
 
     def _divided(self, whole: Table, classes: Sequence[str]) -> tuple[list[Table], Sequence[str]]:
-        """Training rows, and a share of each client's to test on, both in the table's order, which
-        scikit-learn's train_test_split draws; names of classes. A client's classes keep their
-        shares (stratify) if it has more than two rows of each. Raises DataError for a client with
-        too few rows.
-        """
-        split = need("sklearn.model_selection", "test_share", "tables", DataError).train_test_split
+        """Training rows, and test rows where a date or a share tells them; names of classes."""
+        if self.date is not None and self.test_from is not None:
+            files = FILE if self.owner == FILE else None
+            return [*split_by_date(whole, self.date, self.test_from, files)], classes
+        if not self.test_share:
+            return [whole], classes
         labels, classes = labels_of(whole, self.target, classes)
         clients = None if self.owner is None else present(whole, self.owner).map(name_of)
-        test = np.zeros(len(whole.frame), dtype=bool)
-        for rows, part in parts_of(whole, clients).values():
-            strata = None if labels.is_floating_point() else labels.numpy()[rows]
-            counts = np.unique(np.zeros(1) if strata is None else strata, return_counts=True)[1]
-            test_count = math.ceil(self.test_share * len(rows))
-            if counts.min() <= 2 or len(counts) > min(test_count, len(rows) - test_count):
-                strata = None  # each class must come to both sides
-            options = {"test_size": self.test_share, "random_state": self.test_seed}
-            try:
-                test[split(rows, stratify=strata, **options)[1]] = True
-            except ValueError:
-                raise DataError(
-                    f"{part.where} has {len(rows)} rows, too few for test_share = "
-                    f"{self.test_share:g}; leave the client out, or take another share"
-                ) from None
-        return [Table(whole.where, whole.frame[rows]) for rows in (~test, test)], classes
+        return split_by_share(whole, clients, labels, self.test_share, self.test_seed), classes
 
     def _clients(self, tables: Sequence[Table], partition: Partition | None) -> list[Series | None]:
         """Whose each row of each table is, where each one's own rows matter; None: all are one's.
