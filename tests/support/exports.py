@@ -17,8 +17,8 @@ def written(
     folder: Path, module: nn.Module, how: dict[str, Any], dtype: torch.dtype = torch.float32
 ) -> dict[str, Any]:
     """An export of this module, of inputs like these -> the names of its script."""
-    about: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch."), "metric": None}
+    about: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch.")}
     about |= {"classes": [], "outcome": "classes", "threshold": 0.5, "ranges": {}, "reading": {}}
     row = describe(about, how, None, folder)
-    write_script(folder, module, ExportFacts(about, row, None, "", False))
+    write_script(folder, module, ExportFacts(about, row, None, ""))
     return runpy.run_path(str(folder / "predict.py"))

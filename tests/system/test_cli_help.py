@@ -45,7 +45,7 @@ FLAGS = {
     "replay": "round blame client step out changed-code",
     "list": "json compatibility",
     "show": "",
-    "export": "out weights capacity client best test-set",
+    "export": "out weights capacity client best",
     "describe": "target least json",
     "check": "data json model",
     "data": "",  # of get, list and check: --data-dir, as the loaders have it

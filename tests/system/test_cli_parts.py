@@ -121,7 +121,7 @@ def test_a_size_is_cut_out_and_computes_what_was_evaluated(rule, size, fedloom):
     value = unseen["global"] if size == "0.05" else summary["global"][size]
     said = fedloom("export", "a", "--capacity", size).output
     assert f"at capacity {size}" in said
-    assert f"checked: accuracy {value:.6g} on 359 raw test samples, and the run said" in said
+    assert "checked: on 359 raw test rows" in said
     module = runpy.run_path(f"a/export-{size}/predict.py")["load"]()
     right = (module(data.test_inputs).argmax(1) == data.test_targets).double().mean()
     assert value == pytest.approx(float(right))
@@ -132,8 +132,6 @@ def test_a_size_is_cut_out_and_computes_what_was_evaluated(rule, size, fedloom):
         marks, weights = load_file(mask), module.state_dict()
         assert sum(int(m.sum()) for m in marks.values()) == int(float(size) * 4810)
         assert all(not weights[n][~m].any() for n, m in marks.items())
-    if size == "0.25":
-        assert "did not measure it" in fedloom("export", "a", "--capacity", "0.7").output
 
 
 def test_only_a_run_with_sub_models_is_cut(fedloom, a):

@@ -104,7 +104,7 @@ def test_a_script_takes_a_number_however_it_is_written(tmp_path):
 def test_published_digits_are_what_a_script_takes(fedloom, a):
     from sklearn.datasets import load_digits
 
-    assert "checked: accuracy" in fedloom("export", "a").output
+    assert "checked: on 359 raw test rows" in fedloom("export", "a").output
     script, data = runpy.run_path(SCRIPT), digits()
     rows = lambda images: sorted(map(tuple, images.flatten(1).tolist()))
     bunch = load_digits()
@@ -128,7 +128,7 @@ def test_names_are_values_and_never_code(fedloom):
     (folder / "partition.json").write_text(json.dumps(partition))
     (folder / "manifest.json").unlink()  # whoever writes here can do that too
     for name in ("export", "it's\"\n\\"):
-        assert "checked: accuracy" in fedloom("export", folder, "--out", folder / name).output
+        assert "checked: on 359" in fedloom("export", folder, "--out", folder / name).output
         code = folder / name / "predict.py"
         assert code.read_text() == Path(exported.__file__).read_text()
         script = runpy.run_path(str(code))
@@ -159,68 +159,64 @@ def test_an_altered_description_is_refused(change, fedloom, a):
 
 
 # ------------------------------------------------------------------------------------------ checks
-def test_an_export_is_checked_without_fedloom(fedloom, check, a):
-    assert "359 raw samples" in fedloom("export", "a", "--test-set").output
-    last = record("a")["last"]["value"]
-    code, output = check(SCRIPT, "--check", "a/export/test.npz")
-    assert code == 0 and output.count(f"{last:.6g}") == 2 and "the same" in output
-    with np.load("a/export/test.npz") as arrays:
-        inputs, targets = arrays["inputs"], arrays["targets"]
-    assert inputs.dtype == np.uint8 and int(inputs.max()) == 16
-    assert runpy.run_path(SCRIPT)["score"](inputs, targets) == pytest.approx(last, abs=1e-12)
-    np.savez("b.npz", inputs=inputs, targets=(targets + 1) % 10)
-    code, output = check(SCRIPT, "--check", "b.npz")
-    assert code == 1 and "NOT THE SAME" in output
-    np.savez("c.npz", inputs=inputs)
+def images(file="digits.npy"):
+    """Raw test rows of the digits in a file -> their classes."""
+    np.save(file, Pixels(16).back(digits().test_inputs))
+    return digits().test_targets
+
+
+def test_an_export_predicts_without_fedloom(fedloom, check, a):
+    fedloom("export", "a")
+    targets = images()
+    code, output = check(SCRIPT, "digits.npy", "--out", "scores.csv")
+    assert (code, output) == (0, "")
+    classes = [int(line.rpartition(",")[2]) for line in Path("scores.csv").read_text().split()[1:]]
+    right = np.mean(np.array(classes) == targets.numpy())
+    assert right == pytest.approx(record("a")["last"]["value"], abs=1e-12)
+    np.savez("c.npz", targets=targets)
     np.save("larger.npy", np.zeros((2, 1, 16, 16)))
     Path("new.png").write_bytes(b"\x89PNG")
-    for words, said in (
-        (("new.png",), "error: new.png: the model was not trained on picture files; give a .npy"),
-        (("larger.npy",), "larger.npy: a sample has the shape (1, 8, 8), got (1, 16, 16)"),
-        (("--check", "c.npz"), "error: c.npz: 'targets is not a file in the archive'"),
-        (("--check", "none.npz"), "error: none.npz: No such file or directory"),
-        ((), "error: give a file of samples, or --check FILE.npz"),
+    for file, said in (
+        ("new.png", "error: new.png: the model was not trained on picture files; give a .npy"),
+        ("larger.npy", "larger.npy: a sample has the shape (1, 8, 8), got (1, 16, 16)"),
+        ("c.npz", "error: c.npz: 'inputs is not a file in the archive'"),
+        ("none.npz", "error: none.npz: No such file or directory"),
     ):
-        code, output = check(SCRIPT, *words)
+        code, output = check(SCRIPT, file)
         assert code == 2 and said in output
 
 
 @pytest.mark.slow
-def test_an_export_is_checked_in_a_python_of_its_own(fedloom, a):
-    fedloom("export", "a", "--test-set")
+def test_an_export_predicts_in_a_python_of_its_own(fedloom, a):
+    fedloom("export", "a")
+    images()
     start = "import runpy, sys; sys.modules['fedloom'] = None; del sys.argv[0]; "
     start += "runpy.run_path(sys.argv[0], run_name='__main__')"
-    call = [sys.executable, "-c", start, SCRIPT, "--check", "a/export/test.npz"]
+    call = [sys.executable, "-c", start, SCRIPT, "digits.npy"]
     done = subprocess.run(call, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "the same" in done.stdout, done.stderr
+    assert done.returncode == 0 and done.stdout.count("\n") == 360, done.stderr
 
 
-def test_another_score_than_the_runs_is_an_error(fedloom, monkeypatch, a):
-    last = record("a")["last"]["value"]
-    for score in (last + 0.01, last - 0.01):
-        monkeypatch.setattr("fedloom.cli.export_check._run_score", lambda *_, score=score: score)
-        assert f"but the run said {score:.6g}" in fedloom("export", "a", code=1).output
-    monkeypatch.setattr("fedloom.cli.export_check._run_score", lambda *_: None)
-    assert "the run did not measure it" in fedloom("export", "a").output
+def test_other_outputs_than_the_networks_are_an_error(fedloom, monkeypatch, a):
+    back = lambda data, inputs: data.raw.back(inputs) + 1
+    monkeypatch.setattr("fedloom.cli.export_check._back", back)
+    assert "gives other outputs for raw test rows" in fedloom("export", "a", code=1).output
 
 
 def test_damaged_files_are_named_in_one_line(fedloom, check, a):
-    fedloom("export", "a", "--test-set")
-    for name in ("model.pt2", "about.json", "test.npz"):
+    fedloom("export", "a")
+    images("a/export/new.npy")
+    for name in ("model.pt2", "about.json", "new.npy"):
         file = Path("a/export", name)
         raw = file.read_bytes()
         for damaged in (raw[: len(raw) // 2], b"", b"[1]", b'{"a": 1}', b"\xff" * 99):
             file.write_bytes(damaged)
-            code, output = check(SCRIPT, "--check", "a/export/test.npz")
-            assert code == 2 and output.startswith("error: a/export/test.npz: "), output
+            code, output = check(SCRIPT, "a/export/new.npy")
+            assert code == 2 and output.startswith("error: a/export/new.npy: "), output
             assert output.count("\n") == 1 and "copy it again" in output, output
             assert "install torch" not in output
         file.write_bytes(raw)
-    np.save("one.npy", np.zeros((2, 8, 8)))
-    Path("one.npy").write_bytes(Path("one.npy").read_bytes()[:200])
-    code, output = check(SCRIPT, "one.npy")
-    assert code == 2 and "copy it again" in output
-    assert check(SCRIPT, "--check", "a/export/test.npz")[0] == 0
+    assert check(SCRIPT, "a/export/new.npy")[0] == 0
 
 
 # ----------------------------------------------------------------------------------------- folders
@@ -292,23 +288,22 @@ def test_a_run_from_python_knows_its_inputs_as_well(fedloom):
     assert "not exported: the network: only the Python code that started the run knows it" in text
     script, data, network = runpy.run_path(SCRIPT), digits(), mlp(64)
     load_model(network, "a/export/weights.safetensors")
-    images = Pixels(16).back(data.test_inputs)
-    last = pytest.approx(record("a")["last"]["value"], abs=1e-12)
-    assert script["score"](images, data.test_targets, network) == last
+    samples = Pixels(16).back(data.test_inputs)
+    right = np.array(script["predict"](samples, network)) == data.test_targets.numpy().astype(str)
+    assert np.mean(right) == pytest.approx(record("a")["last"]["value"], abs=1e-12)
     with pytest.raises(RuntimeError, match="the export has no network"):
-        script["predict"](images)
+        script["predict"](samples)
     from_python("b", data=digits(iid(clients=3)), private=PRIVATE.make("alone"))
     for words in ((), ("--client", "0")):
         text = fedloom("export", "b", *words, code=2).output
         assert "only the Python code that started the run can make it" in text
 
 
-def test_a_users_own_transform_and_metric_are_said_to_be_missing(fedloom):
+def test_a_users_own_transform_is_said_to_be_missing(fedloom):
     inputs, targets = torch.randint(0, 9, (20, 64)), torch.arange(20) % 10
     data = from_arrays(inputs, targets, iid(4), test=(inputs, targets), transform=Halved())
-    from_python("a", data=data, metrics={"mine": lambda o, t: (o.argmax(1) == t).float()})
+    from_python("a", data=data)
     text = fedloom("export", "a").output
     assert "not exported: the transform Halved, your own code; call it in prepare()" in text
     with pytest.raises(ValueError, match="samples are no numbers, and nothing here says how they"):
         runpy.run_path(SCRIPT)["prepare"](["a", "b"])
-    assert "not exported: the metric 'mine', code that is not fedloom's" in text

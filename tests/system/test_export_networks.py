@@ -144,14 +144,14 @@ def test_a_network_of_a_users_file_is_exported_or_its_line_is_named(fedloom):
     for name, said in (("Net", "model.pt2: the network"), ("Branch", refused), ("Custom", custom)):
         fedloom("run", *SMALL, f"model=nets.py:{name}", "--out", name, "--quiet")
         output = fedloom("export", name).output
-        assert said in output and "checked: accuracy" in output
+        assert said in output and "checked: on 359 raw test rows" in output
         files = {path.name for path in Path(name, "export").iterdir()}
         kept = files & {"model.pt2", "weights.safetensors"}  # once: in the network, if there is one
         assert kept == {"model.pt2" if name == "Net" else "weights.safetensors"}
     for name in ("Net", "Branch"):  # its neighbours stay, and no older network does
-        fedloom("export", name, "--out", "nets", "--test-set")
+        fedloom("export", name, "--out", "nets")
         kept = "model.pt2" if name == "Net" else "weights.safetensors"
-        files = {"about.json", "predict.py", "README.md", "test.npz", kept}
+        files = {"about.json", "predict.py", "README.md", kept}
         assert {path.name for path in Path("nets").iterdir()} == files
     assert Path("nets.py").read_text() == NETS
     Path("nets.py").unlink()

@@ -227,7 +227,7 @@ def test_an_export_says_once_that_it_runs_the_file(words, here):
     run(here, "one", *OWN, *cut)
     said = here("export", "one", *words).output
     assert said.count("'one' uses my_method.py:AdaptiveProx: the code of ") == 1, said
-    assert "checked: accuracy" in said
+    assert "checked: on " in said
 
 
 def test_settings_made_before_a_file_changed_are_not_run(here):

@@ -181,7 +181,7 @@ def test_one_round_of_fiarses_resnets(kind, rule, fedloom, monkeypatch, tmp_path
     assert row["answered"] == 4 and 1 < row["train_loss"] < 8
     assert sorted(sizes["held"]) == ["0.015625", "0.25", "1"]
     assert row["test_accuracy"] == row["test_accuracy@1"]  # one model, one way to evaluate it
-    assert "and the run said" in fedloom("export", "a").output  # the whole, with statistics
+    assert "checked: on " in fedloom("export", "a").output  # the whole, with statistics
     data = from_run(Path("a")).data()
     images = data.ready(data.test_inputs)
     for part, value in ((4, sizes["global"]["0.25"]), (32, sizes["unseen"][0]["global"])):

@@ -243,9 +243,8 @@ def test_a_mean_of_sites_is_not_called_the_auc_of_all_rows(measured):
         line = _format_round(row, fed)
         assert re.search(rf"auc 0\.\d+ \({BY_ROWS}\)", line)
         assert "accuracy" in line and line.count("(") == 1  # it is of all rows
-    typed("export", fed.run)  # its script checks no other score
+    typed("export", fed.run)
     assert f"| {BY_ROWS} |  | 90 |" in (fed.run / "export/README.md").read_text()
-    assert json.loads((fed.run / "export/about.json").read_text())["said"] is None
 
 
 def test_a_report_says_that_it_is_a_mean_of_sites(measured, tmp_path):

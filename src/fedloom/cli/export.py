@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _WEIGHTS, _MASK = "weights.safetensors", "mask.safetensors"
 # what an export may hold; an earlier one is taken away before another is written
-_FILES = ("model.pt2", "predict.py", "cells.py", "about.json", "README.md", "test.npz")
+_FILES = ("model.pt2", "predict.py", "cells.py", "about.json", "README.md")
 
 
 @click.command("export", short_help="Write a run's model into a folder, with a script to use it.")
@@ -38,9 +38,6 @@ _FILES = ("model.pt2", "predict.py", "cells.py", "about.json", "README.md", "tes
 @click.option(
     "--best", is_flag=True, help="The best model that the run kept (checkpoint.keep_best)."
 )
-@click.option(
-    "--test-set", is_flag=True, help="Also write the test set as raw samples, for --check."
-)
 def export_command(
     run: Path,
     out: Path | None,
@@ -48,14 +45,13 @@ def export_command(
     capacity: str | None,
     client: str | None,
     best: bool,
-    test_set: bool,
 ) -> None:
     """Write a run's newest model into a folder: the network with its weights (model.pt2), what a
     table's columns become, classes, threshold and scores (about.json), a model card (README.md),
     and a script that needs torch and numpy alone: `python predict.py new.csv --out scores.csv`.
 
-    What was written is checked where the data are at hand: it must score on the test set what the
-    run said. `python predict.py --check FILE.npz` does so anywhere.
+    What was written is checked where the data are at hand: on the raw test rows it must compute
+    what the run's network does.
 
     An unfinished run gives the model of its last checkpoint; --best the one with the best value of
     the metric that checkpoint.keep_best names. A sub-model is a smaller network, or
@@ -96,7 +92,7 @@ def export_command(
     write_card(out / "README.md", loaded, facts)
     for line in facts.lacking():
         click.echo(line)
-    verify(code, facts, module, out / "test.npz" if test_set else None)
+    verify(code, facts, module)
 
 
 def _folder(capacity: float | None, site: str) -> str:

@@ -1,12 +1,11 @@
-"""What a run says about its inputs and its score, whether an exported model reproduces it, and the
-model card. Its headings follow Mitchell et al., "Model Cards for Model Reporting" (FAT* 2019).
+"""What a run says about its inputs, whether an exported script computes what its network does, and
+the model card. Its headings follow Mitchell et al., "Model Cards for Model Reporting" (FAT* 2019).
 """
 
 from __future__ import annotations
 
-import math
 import runpy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from fedloom._version import __version__
-from fedloom.cli.exported import prepare
+from fedloom.cli.exported import BATCH, prepare
 from fedloom.config import Config
+from fedloom.core.net import logits_of
 from fedloom.data import FederatedData
 from fedloom.data.own.cells import EMPTY
 from fedloom.data.own.preparation import PerClient, ranges
@@ -26,7 +26,6 @@ from fedloom.data.raw_inputs import recipe
 from fedloom.engines.base import one_thread
 from fedloom.errors import CheckpointError, ConfigError, FedloomError
 from fedloom.evaluation.declared import OF_SITES
-from fedloom.evaluation.sizes import text
 from fedloom.report import Run
 from fedloom.report.charts import FEW_ROWS
 from fedloom.report.clients import attendance, names_of
@@ -36,18 +35,16 @@ from fedloom.storage.atomic import write_out
 @dataclass(frozen=True)
 class ExportFacts:
     """record: for the script, fit for JSON. row: one input of the network, (1, ...); None if the
-    run does not say. data: the run's, None if they are not available, and why. by_batch: the run
-    was evaluated with statistics of test batches, which no export has.
+    run does not say. data: the run's, None if they are not available, and why.
     """
 
     record: dict[str, Any]
     row: Tensor | None
     data: FederatedData | None
     why: str
-    by_batch: bool
 
     def lacking(self) -> list[str]:
-        """What the export cannot include of inputs and score, one line each."""
+        """What the export cannot include of how inputs are made, a line."""
         recipe, no = self.record["inputs"], "not exported:"
         of_kind = {
             "own": f"{no} the transform {recipe.get('transform')}, your own code; call it in "
@@ -55,11 +52,7 @@ class ExportFacts:
             "unknown": f"{no} how inputs are made, which the run does not say",
             "subwords": "the script reads the tokeniser with the package transformers",
         }
-        lines = [of_kind[recipe["kind"]]] if recipe["kind"] in of_kind else []
-        if self.record["metric"] is None:
-            name = self.record["name"]
-            lines.append(f"{no} the metric '{name}', code that is not fedloom's: no --check")
-        return lines
+        return [of_kind[recipe["kind"]]] if recipe["kind"] in of_kind else []
 
 
 def collect_facts(
@@ -77,10 +70,9 @@ def collect_facts(
     elsewhere = run.partition.get("tests_elsewhere")  # how many test rows nodes have
     elsewhere = elsewhere if isinstance(elsewhere, int) else 0
     data, why = _load_data(config, elsewhere)
-    inputs, metric = (run.partition.get(key) for key in ("inputs", "metric"))
+    inputs = run.partition.get("inputs")
     recipe = dict(inputs) if isinstance(inputs, Mapping) else {}
     recipe = recipe if "kind" in recipe else {"kind": "unknown"}
-    metric = metric if isinstance(metric, Mapping) and "kind" in metric else None
     owner, spread = "", run.partition.get("ranges") or {}
     if client is not None:
         if data is None:
@@ -88,40 +80,32 @@ def collect_facts(
         owner = data.client_name(client) if data.client_names else f"client {client}"
         spread = ranges(data, client)
         data, recipe = _client_part(data, client, recipe)
-    name = run.metric.name if metric is None else metric.get("name", run.metric.name)
     first = next((v for v in weights.values() if v.is_floating_point()), None)
-    tests = None if data is None else data.test_targets
+    tests = None if data is None else data.test_inputs
     common = run.own_models and client is None  # which no site was measured with
     measured = capacity is None and not common and run.clients.get("round") == round
-    scores = _scores(run, owner) if measured else {}
-    site = scores.get("sites", {}).get(owner, {})
     record = {
         "fedloom": __version__,
         "run": run.path.name,
         "client": owner,
         "round": round,
         "dtype": "float32" if first is None else str(first.dtype).removeprefix("torch."),
-        "metric": metric,
-        "name": name,
         "classes": [str(c) for c in run.partition.get("class_names") or ()],
-        "outcome": _outcome(run, metric),
+        "outcome": _outcome(run),
         "threshold": _threshold(run, round),
-        "said": _run_score(run, name, round, capacity) if client is None else site.get(name),
         "samples": elsewhere if tests is None else len(tests),
         "ranges": spread,
         "reading": _reading(run),
         "recode": run.partition.get("recode") or {},
-        "scores": scores,
+        "scores": _scores(run, owner) if measured else {},
     }
-    by_batch = run.config.get("evaluate", {}).get("statistics") == "batch"
-    return ExportFacts(record, describe(record, recipe, data, run.path), data, why, by_batch)
+    return ExportFacts(record, describe(record, recipe, data, run.path), data, why)
 
 
 def _load_data(config: Config | None, elsewhere: int) -> tuple[FederatedData | None, str]:
     """-> a run's data if they are here, else why not."""
     if elsewhere:
-        why = "the nodes measured it, on test rows that are not here; score() in the script does "
-        return None, f"{why}too"
+        return None, "the nodes measured it, on test rows that are not here"
     if config is None:
         return None, "the run was started from Python, which alone knows its data"
     try:
@@ -137,9 +121,9 @@ def describe(
     that the script makes by it, or zeros of its shape.
     """
     record["inputs"] = recipe
-    by_token = record["metric"] and record["metric"]["kind"] in ("perplexity", "token accuracy")
     try:
-        record["tokens"] = int(recipe["shape"][0]) if by_token else 1
+        whole_numbers = recipe.get("dtype") == "int64" and recipe["shape"]
+        record["tokens"] = int(recipe["shape"][0]) if whole_numbers else 1
         if "words" in recipe:
             recipe["words"] = {word: i for i, word in enumerate(recipe["words"])}
         for rule in recipe.get("rules", ()):
@@ -150,8 +134,7 @@ def describe(
         if data is not None and recipe["kind"] not in ("own", "unknown", "cells_per_client"):
             return prepare(_back(data, data.inputs[:1]), record)
         if data is not None and recipe["kind"] != "cells_per_client":
-            row = data.ready(data.inputs[:1])
-            return row.to(getattr(torch, record["dtype"])) if row.is_floating_point() else row
+            return _ready(data, data.inputs[:1], record)
         if not {"shape", "dtype"} <= recipe.keys():
             return None
         kind = recipe["dtype"] if recipe["dtype"] == "int64" else record["dtype"]
@@ -174,8 +157,8 @@ def _client_part(
     return replace(client_data, raw=client_raw), recipe(client_raw, data.transform, data.inputs)
 
 
-def _outcome(run: Run, metric: Mapping[str, Any] | None) -> str:
-    kind = "" if metric is None else metric["kind"]
+def _outcome(run: Run) -> str:
+    kind = (run.partition.get("metric") or {}).get("kind")
     outcome = run.partition.get("outcome", "numbers")
     if outcome == "marks" and run.partition.get("tests_elsewhere") and kind not in ("auc", "brier"):
         return "numbers"  # the server has zeros in their place
@@ -221,88 +204,58 @@ def _scores(run: Run, owner: str) -> dict[str, Any]:
     return {"basis": run.clients.get("basis"), "sites": sites, **details}
 
 
-def _run_score(run: Run, metric: str, round: int, capacity: float | None) -> float | None:
-    """The run's score of this model on all test rows; None if there is none."""
-    if run.metric.of_sites:
-        return None
-    sizes = (run.summary.get("sizes") or {}).get("unseen") or []
-    for row in sizes if capacity is not None and run.summary.get("rounds") == round else []:
-        if row["capacity"] == capacity:
-            return float(row["global"])
-    size = "" if capacity is None else f"@{text(capacity)}"
-    value = value_at(run, f"test_{metric}{size}", round)
-    return value if value is not None and math.isfinite(value) else None
-
-
-def verify(code: Path, facts: ExportFacts, module: nn.Module | None, npz: Path | None) -> None:
-    """Run an exported script on the run's test set, as raw samples, and compare its score with the
-    run's. module: for a script without a network. npz: where to write the test set. Raises
-    CheckpointError if it differs, ConfigError if there is nothing to write.
+def verify(code: Path, facts: ExportFacts, module: nn.Module | None) -> None:
+    """Run an exported script on the run's test rows, as raw samples, and compare its outputs with
+    those of the run's network. Raises CheckpointError if they differ.
     """
-    record, data = facts.record, facts.data
-    tests = None if data is None else data.test_targets
-    if npz is not None:
-        if data is None or data.test_inputs is None or tests is None:
-            raise ConfigError(f"--test-set: {facts.why if data is None else 'there is none'}")
-        if record["inputs"]["kind"] == "cells_per_client":
-            raise ConfigError("--test-set: each site prepares its rows by numbers of its own")
-        _save(npz, _back(data, data.test_inputs), tests.numpy())
+    data, record = facts.data, facts.record
     unchecked = ""
-    if data is None:
+    if data is None or module is None:
         unchecked = facts.why
-    elif tests is None:
-        unchecked = f"{record.get('client') or 'the run'} has no test set"
-    elif record["metric"] is None:
-        unchecked = "see above"
+    elif data.test_inputs is None:
+        unchecked = f"{record['client'] or 'the run'} has no test set"
     elif record["inputs"]["kind"] in ("own", "unknown"):
         unchecked = "the inputs' transform is not in the script"
-    if unchecked or data is None or tests is None:
+    if unchecked or data is None or module is None:
         click.echo(f"not checked: {unchecked}")
         return
-    script = runpy.run_path(str(code))
-    with one_thread():  # as in a run
-        value = _score(script, data, None if record["torch"] else module)
-    expected = record["said"]
-    line = f"{record['name']} {value:.6g} on {len(tests)} raw test samples"
-    if facts.by_batch:
-        click.echo(f"checked: {line}; the run measured by the statistics of test batches")
-    elif expected is None:
-        click.echo(f"checked: {line}; the run did not measure it")
-    elif script["agrees"](value, len(tests)):
-        click.echo(f"checked: {line}, and the run said {expected:.6g}")
-    else:
-        raise CheckpointError(
-            f"'{code}' has {line}, but the run said {expected:.6g}: the data or this fedloom are "
-            "not those of the run; do not use it before you know why"
-        )
+    script, network = runpy.run_path(str(code)), None if record["torch"] else module
+    size, network_of_run = max(1, BATCH // record["tokens"]), module.eval()
+    with one_thread(), torch.no_grad():
+        for site, samples, stored in _test_rows(data):
+            for a in range(0, len(stored), size):
+                given = script["outputs"](samples[a : a + size], network, site)
+                wanted = logits_of(network_of_run(_ready(data, stored[a : a + size], record)))
+                if not torch.allclose(given, wanted, rtol=1e-3, atol=1e-5, equal_nan=True):
+                    raise CheckpointError(
+                        f"'{code}' gives other outputs for raw test rows than the run's network: "
+                        "the data or this fedloom are not those of the run; do not use it before "
+                        "you know why"
+                    )
+    click.echo(f"checked: on {record['samples']:,} raw test rows it computes what the run did")
 
 
-def _score(script: Mapping[str, Any], data: FederatedData, network: nn.Module | None) -> float:
-    """The script's score of the test set; of sites with numbers of their own site by site."""
-    inputs, targets, tests = data.test_inputs, data.test_targets, data.test_clients
-    assert inputs is not None and targets is not None
+def _test_rows(data: FederatedData) -> Iterator[tuple[str | None, Any, Tensor]]:
+    """Whose they are, of sites with numbers of their own; raw test rows; the same as stored."""
+    inputs, tests = data.test_inputs, data.test_clients
+    assert inputs is not None
     if not isinstance(data.raw, PerClient) or tests is None:
-        return float(script["score"](_back(data, inputs), targets.numpy(), network))
-    parts = []
+        yield None, _back(data, inputs), inputs
+        return
     for i, site in enumerate(data.client_names):
         if len(rows := tests.of(i)):
-            samples = data.raw.by_client[site].back(inputs[rows])
-            parts.append((script["outputs"](samples, network, site), targets[rows]))
-    whole = [tuple(torch.cat(column) for column in zip(*parts, strict=True))]
-    return float(script["measured"](whole))
+            yield site, data.raw.by_client[site].back(inputs[rows]), inputs[rows]
+
+
+def _ready(data: FederatedData, stored: Tensor, record: Mapping[str, Any]) -> Tensor:
+    """Stored inputs as the network takes them."""
+    rows = data.ready(stored)
+    return rows.to(getattr(torch, record["dtype"])) if rows.is_floating_point() else rows
 
 
 def _back(data: FederatedData, inputs: Tensor) -> Any:
     """The published form of inputs: an array, or texts."""
     return inputs.numpy() if data.raw is None else data.raw.back(inputs)
-
-
-def _save(npz: Path, inputs: Any, targets: Any) -> None:
-    def save(path: Path) -> None:
-        with open(path, "wb") as file:
-            np.savez_compressed(file, inputs=np.asarray(inputs), targets=targets)
-
-    click.echo(f"{write_out(npz, save)}: the test set, {len(targets)} raw samples")
 
 
 # ----------------------------------------------------------------------------------------- the card

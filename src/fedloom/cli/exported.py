@@ -1,7 +1,6 @@
 """A model that `fedloom export` wrote, on raw samples: only torch and numpy are needed.
 
 python predict.py patients.csv --out scores.csv    probabilities and class of every row
-python predict.py --check test.npz                 the run's score, once more
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ import importlib
 import io
 import json
 import logging
-import math
 import pickle
 import re
 import runpy
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from functools import cache, partial
 from pathlib import Path
@@ -55,7 +53,7 @@ def about() -> dict[str, Any]:
     facts: dict[str, Any] = {}
     with suppress(ValueError, TypeError):
         facts = dict(json.loads((HERE / "about.json").read_text(encoding="utf-8")))
-    if not facts.keys() >= {"torch", "state", "inputs", "dtype", "tokens", "outcome", "metric"}:
+    if not facts.keys() >= {"torch", "state", "inputs", "dtype", "tokens", "outcome"}:
         raise ValueError(f"{HERE / 'about.json'} is {NOT_OURS}")
     return facts
 
@@ -319,76 +317,11 @@ def outside(samples: Any) -> list[str]:
     return lines
 
 
-def score(samples: Any, targets: Any, network: Any = None, site: Site = None) -> float:
-    """The run's metric on raw samples and their targets, as the run measured it."""
-    whole = (about()["metric"] or {}).get("kind") == "auc"
-    size = max(1, len(targets) if whole else BATCH // about()["tokens"])
-    starts = [slice(start, start + size) for start in range(0, len(targets), size)]
-    return measured((outputs(samples[a], network, site), _tensor(targets[a])) for a in starts)
-
-
-def measured(parts: Iterable[tuple[Tensor, Tensor]]) -> float:
-    """The run's metric of outputs and targets, batch by batch; an AUC is of one batch."""
-    metric, total, count = about()["metric"], 0.0, 0
-    if metric is None:
-        raise ValueError(f"the metric {about()['name']!r} is not in this script")
-    for out, targets in parts:
-        if metric["kind"] == "auc":
-            return _auc(out, targets)
-        each = _each(metric, out, targets)
-        total, count = total + float(each.double().sum()), count + each.numel()
-    return math.exp(total / count) if metric["kind"] == "perplexity" else total / count
-
-
-def _auc(out: Tensor, targets: Tensor) -> float:
-    """The area under the ROC curve of two classes, equal probabilities counting half."""
-    likely, second = chances(out), targets.reshape(-1) == 1
-    ones, zeros = likely[second, 1], likely[~second, 1].sort().values
-    doubled = sum(int(torch.searchsorted(zeros, ones, right=by).sum()) for by in (False, True))
-    return doubled / (2 * len(ones) * len(zeros)) if len(ones) and len(zeros) else math.nan
-
-
-def _each(metric: dict[str, Any], out: Tensor, targets: Tensor) -> Tensor:
-    """What each target adds to the mean."""
-    kind, ignore = metric["kind"], metric.get("ignore")
-    if kind == "squared error":
-        return (out.reshape(targets.shape) - targets).square()
-    if kind == "brier":
-        if (likely := chances(out)).shape[1] == 2:
-            return torch.square(likely[:, 1] - targets.reshape(-1))
-        return torch.square(likely - torch.nn.functional.one_hot(targets, likely.shape[1])).sum(1)
-    if out.shape[:-1] == targets.shape:  # a class for every token
-        out = out.movedim(-1, 1)
-    each = class_numbers(out) == targets
-    if kind == "perplexity":
-        each = torch.nn.functional.cross_entropy(out, targets, reduction="none")
-    return each if ignore is None else each[targets != ignore]
-
-
-def agrees(value: float, samples: int) -> bool:
-    """Whether a score on so many samples is what the run said; two classes may tie."""
-    claim, tie = about()["said"], about()["metric"]["kind"] == "accuracy"
-    return bool(abs(value - claim) <= 0.001 * max(1.0, abs(claim)) + (1 / samples if tie else 0))
-
-
-def check(file: str) -> bool:
-    """Score the raw inputs and targets of an npz file -> whether that is what the run said."""
-    samples, targets = _arrays(file, "inputs", "targets")
-    value, claim = score(samples, targets), about()["said"]
-    last = "the run has no score of all rows"
-    same = claim is None or agrees(value, len(targets))
-    if claim is not None:
-        last = f"the run said {claim:.6g} on {about()['samples'] or 'its'} test samples: "
-        last += "the same" if same else "NOT THE SAME: are these the run's, as published?"
-    print(f"{about()['name']} {value:.6g} on {len(targets)} samples; {last}")
-    return same
-
-
-def _arrays(file: str, *names: str) -> list[Any]:
-    """The arrays of a .npz by their names, or the one of a .npy. Raises ValueError."""
+def _array(file: str) -> Any:
+    """The array of a .npy, or inputs of a .npz. Raises ValueError."""
     with suppress(EOFError, ValueError, zipfile.BadZipFile, zlib.error), open(file, "rb") as stream:
         content = np.load(stream, allow_pickle=False)
-        return [content] if isinstance(content, np.ndarray) else [content[name] for name in names]
+        return content if isinstance(content, np.ndarray) else content["inputs"]
     raise ValueError("it is cut, or no .npy or .npz file of numbers; copy it again")
 
 
@@ -413,7 +346,7 @@ def picture(file: str, recipe: dict[str, Any]) -> Any:
 def read(file: str) -> Any:
     """Rows of a .csv, lines of a .txt, arrays of a .npy, .npz or picture file, or ValueError."""
     if (path := Path(file)).suffix in (".npy", ".npz"):
-        return _arrays(file, "inputs")[0]
+        return _array(file)
     if re.fullmatch(r"\.(png|jpe?g|bmp|gif|webp|p[gp]m|tiff?)", path.suffix.lower()):
         return picture(file, about()["inputs"])
     encoding = (reading := about()["reading"]).get("encoding", "utf-8")
@@ -463,16 +396,11 @@ def scored(samples: Any, site: Site = None) -> Iterator[list[Any]]:
 def main() -> int:
     """The command line -> the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("samples", nargs="?", help="a .csv, .txt, .npy, .npz or picture file")
+    parser.add_argument("samples", help="a .csv, .txt, .npy, .npz or picture file")
     parser.add_argument("--out", help="the file of scores, CSV (default: they are printed)")
     parser.add_argument("--site", help="whose numbers prepare the columns: a name, or a file")
-    parser.add_argument("--check", metavar="FILE.npz", help="score its arrays inputs and targets")
     args = parser.parse_args()
-    if (args.samples is None) == (args.check is None):
-        parser.error("give a file of samples, or --check FILE.npz")
     try:
-        if args.check is not None:
-            return 0 if check(args.check) else 1
         samples, out = read(args.samples), args.out
         lines = list(scored(samples, args.site))
         with open(out, "w", encoding="utf-8", newline="") if out else nullcontext(sys.stdout) as to:
@@ -481,7 +409,7 @@ def main() -> int:
         return 0
     except (OSError, LookupError, TypeError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
-        print(f"error: {args.samples or args.check}: {reason}", file=sys.stderr)
+        print(f"error: {args.samples}: {reason}", file=sys.stderr)
         return 2
 
 
