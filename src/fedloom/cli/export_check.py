@@ -5,7 +5,7 @@ the model card. Its headings follow Mitchell et al., "Model Cards for Model Repo
 from __future__ import annotations
 
 import runpy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from fedloom.evaluation.declared import OF_SITES
 from fedloom.report import Run
 from fedloom.report.charts import FEW_ROWS
 from fedloom.report.clients import attendance, names_of
+from fedloom.report.table_text import markdown
 from fedloom.storage.atomic import write_out
 
 
@@ -265,62 +266,48 @@ _SITES = 100  # more are counted, and not listed
 def write_card(out: Path, run: Run, facts: ExportFacts) -> None:
     """Write the card of an exported model."""
     record = facts.record
-    client = record["client"]
+    site = f", {record['client']}'s own model" if record["client"] else ""
     parts = [
-        f"# Model card: {run.name}, {run.label}" + (f", {client}'s own model" if client else ""),
+        f"# Model card: {run.name}, {run.label}{site}",
         _use(record),
-        "## Data\n\n" + _data(run, record),
-        "## Method\n\n" + _method(run, record),
+        "## Data and method\n\n" + _list(_origin(run, record)),
         "## Scores\n\n" + _measured(run, record),
         "## Limits\n\n" + _list(_limits(run, facts)),
-        "## How it was made\n\n" + _provenance(run, record),
     ]
     click.echo(f"{write_out(out, chr(10).join(f'{part}{chr(10)}' for part in parts))}: the card")
 
 
 def _use(record: Mapping[str, Any]) -> str:
-    recipe = record["inputs"]
+    recipe, classes = record["inputs"], record["classes"]
     file = "texts.txt" if "words" in recipe else "samples.npy"
     file = "patients.csv" if recipe.get("columns") else file
     site = " --site SITE" if recipe["kind"] == "cells_per_client" else ""
     code = f"```\npython predict.py {file} --out scores.csv{site}\n```"
-    classes = record["classes"]
-    if not classes:
-        return code
-    meaning = f"Classes: {', '.join(classes)}."
+    meaning = f"\n\nClasses: {', '.join(classes)}." if classes else ""
     if len(classes) == 2:
-        meaning += (
-            f" A row is {classes[1]} where that has a probability above {record['threshold']:g}."
-        )
-    return f"{code}\n\n{meaning}"
+        meaning += f" A row is {classes[1]} where that has a probability above "
+        meaning += f"{record['threshold']:g}."
+    return code + meaning
 
 
-def _data(run: Run, record: Mapping[str, Any]) -> str:
-    sizes = run.partition.get("sizes") or []
-    clients = run.summary.get("population", len(sizes))
+def _origin(run: Run, record: Mapping[str, Any]) -> Iterator[str]:
+    """The data, the method and the versions that made the model."""
+    sizes, recipe, env = run.partition.get("sizes") or [], record["inputs"], run.environment
     rows = f", {sum(sizes):,} training rows" if sizes and "every" not in run.partition else ""
     tests = f"; {record['samples']:,} test rows."
     if client := record["client"]:
         count = (record["scores"].get("training_rows") or {}).get(client, "unknown")
         tests = f". {client}: {count} training rows, {record['samples']:,} test rows."
-    lines = [f"{_name(run, 'data')}: {clients:,} sites{rows}{tests}"]
-    if (nodes := attendance(run.path, names_of(run))) is not None and nodes.left:
-        lines.append(_list(nodes.left))
-    rules = record["inputs"].get("rules") or []
-    columns = [rule["name"] for rule in rules] or record["inputs"].get("columns")
-    if columns:
-        lines.append(f"Columns: {', '.join(columns)}. `about.json` has what each becomes.")
-    else:
-        lines.append(f"An input: {record['inputs']['kind']}, {record['inputs'].get('shape')}.")
-    if prepared := record["inputs"].get("prepared"):
-        lines.append(_list(prepared))
-    return "\n\n".join(lines)
-
-
-def _method(run: Run, record: Mapping[str, Any]) -> str:
+    yield f"{_name(run, 'data')}: {run.summary.get('population', len(sizes)):,} sites{rows}{tests}"
+    if (nodes := attendance(run.path, names_of(run))) is not None:
+        yield from nodes.left
+    yield f"Inputs: {recipe['kind']}, {recipe.get('shape')}; `about.json` says how they are made."
+    yield from recipe.get("prepared") or ()
     model = f"{_name(run, 'model')} with {run.summary.get('parameters', 'unknown')} parameters"
-    rounds = f"round {record['round']} of {run.planned}, seed {run.seed}"
-    return f"{run.label}, {model}, {rounds}. All settings are in the run's `config.toml`."
+    yield f"{run.label}, {model}, round {record['round']} of {run.planned}, seed {run.seed}."
+    parts = [f"{key} {env[key]}" for key in ("fedloom", "commit", "torch", "python") if key in env]
+    yield f"Run by {', '.join(parts) or 'an unknown version'}, exported by {__version__}."
+    yield f"All settings are in the run's `config.toml`; its command: `{env.get('command', '-')}`."
 
 
 def _measured(run: Run, record: Mapping[str, Any]) -> str:
@@ -336,10 +323,8 @@ def _measured(run: Run, record: Mapping[str, Any]) -> str:
     )
     if None in values.values() or not values or (record["client"] and not sites):
         return "The run measured nothing after this round."
-    whole = OF_SITES if run.partition.get("tests_elsewhere") else ""
-    lines = [
-        [whole or "all test rows", "", f"{record['samples']:,}", *map(_number, values.values())]
-    ]
+    whole = OF_SITES if run.partition.get("tests_elsewhere") else "all test rows"
+    lines = [[whole, "", f"{record['samples']:,}", *map(_number, values.values())]]
     lines = [] if record["client"] else lines
     for site, each in list(sites.items())[:_SITES]:
         counts = [str(sizes.get(site, "-")), str(rows.get(site, "-"))]
@@ -349,10 +334,10 @@ def _measured(run: Run, record: Mapping[str, Any]) -> str:
         if any(series) and not record["client"]:
             lines.append([label, "", "", *(_number(float(stat(v)) if v else None) for v in series)])
     basis = f"\n\nSites were measured on {record['scores']['basis']}." if sites else ""
-    return _table(["", "training rows", "test rows", *values], lines) + basis
+    return markdown(["", "training rows", "test rows", *values], lines) + basis
 
 
-def _limits(run: Run, facts: ExportFacts) -> Iterable[str]:
+def _limits(run: Run, facts: ExportFacts) -> Iterator[str]:
     record = facts.record
     for name, reasons in (record["scores"].get("why_none") or {}).items():
         for why, some in reasons.items():
@@ -363,26 +348,8 @@ def _limits(run: Run, facts: ExportFacts) -> Iterable[str]:
         yield f"Sites with fewer than {FEW_ROWS} test rows: {', '.join(few)}."
     if run.own_models and not record["client"]:
         yield "The sites of this run use models of their own, and this is the server's."
-    if not record["scores"]:
-        yield "No score of single sites is recorded for this model."
-    if record["inputs"].get("columns"):
-        yield (
-            "`predict.py` refuses categories and texts that training did not have, and counts rows "
-            "outside of the training rows' ranges."
-            if record["ranges"]
-            else "The ranges of the training rows are not recorded, so `predict.py` cannot say "
-            "whether a row lies outside of them."
-        )
     yield from map(str, run.summary.get("warnings") or ())
     yield from facts.lacking()
-
-
-def _provenance(run: Run, record: Mapping[str, Any]) -> str:
-    env = run.environment
-    parts = [f"{key} {env[key]}" for key in ("fedloom", "commit", "torch", "python") if key in env]
-    words = [f"The run: {', '.join(parts)}."] if parts else []
-    words += [f"Its command: `{env['command']}`."] if env.get("command") else []
-    return "\n\n".join([*words, f"Exported from `{run.path.name}` by fedloom {record['fedloom']}."])
 
 
 def _name(run: Run, table: str) -> str:
@@ -396,8 +363,3 @@ def _number(value: float | None) -> str:
 
 def _list(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in lines) or "None is recorded."
-
-
-def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    rows = [heads, ["---"] * len(heads), *lines]
-    return "\n".join(f"| {' | '.join(c.replace('|', '/') for c in row)} |" for row in rows)

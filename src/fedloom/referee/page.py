@@ -14,7 +14,7 @@ from ..report.clients import against_alone
 from ..report.curve_data import value_of
 from ..report.runs import Run
 from ..report.statistics import LEVEL, RHO, Decision, amount_text, difference_text
-from ..report.table_text import columns
+from ..report.table_text import columns, markdown
 from ..report.tables import human_bytes, human_value
 from .advice import ALONE, BASELINES, Advised, Pick, bytes_of, mean_of, pick_candidate
 from .question import Cell, Method
@@ -218,7 +218,7 @@ def delta_words(report: Mapping[str, Any]) -> str:
 def decided_table(report: Mapping[str, Any], first: str = "cell") -> list[str]:
     """The table of verdicts. first: its first column, cell or method."""
     points = ", points" if report["unit"] == "share" else ""
-    lines = [f"| {first} | against | difference{points} | p | seeds | verdict |", "|:--" * 6 + "|"]
+    heads, lines = [first, "against", f"difference{points}", "p", "seeds", "verdict"], []
     for cell in report["cells"]:
         for one in cell["comparisons"]:
             gap = p = "-"
@@ -230,8 +230,8 @@ def decided_table(report: Mapping[str, Any], first: str = "cell") -> list[str]:
                 p = f"{one['p']:.2g} {'≤' if one['p'] <= one['bound'] else '>'} {one['bound']:.2g}"
             label = cell["name"] if first == "cell" else one["method"]
             cells = [label, one["against"], gap, p, str(one["pairs"] or cell["seeds"])]
-            lines.append(f"| {' | '.join(cells)} | **{_words(one['verdict'], report)}** |")
-    return lines
+            lines.append([*cells, f"**{_words(one['verdict'], report)}**"])
+    return markdown(heads, lines, ":--").splitlines()
 
 
 def settings_line(method: Mapping[str, Any]) -> str:

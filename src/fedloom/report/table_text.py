@@ -219,11 +219,16 @@ def as_text(rows: Sequence[Row], names: Iterable[str] | None = None) -> str:
 def as_markdown(rows: Sequence[Row], names: Iterable[str] | None = None) -> str:
     """Write the table as Markdown with pipes; empty for no rows. names: see `select_columns`."""
     heads, lines = table_cells(rows, names)
-    if not heads:
-        return ""
-    marks = [":--", *["--:"] * (len(heads) - 1)]
+    return f"{markdown(heads, lines)}\n" if heads else ""
+
+
+def markdown(heads: Sequence[str], lines: Iterable[Sequence[str]], marks: str = "--:") -> str:
+    """Headings and cells as a table with pipes. marks: the alignment of all columns but the
+    first.
+    """
     cells = [[_markdown(cell) for cell in line] for line in [heads, *lines]]
-    return "".join(f"| {' | '.join(line)} |\n" for line in [cells[0], marks, *cells[1:]])
+    cells.insert(1, [":--", *[marks] * (len(heads) - 1)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def _skews(rows: Sequence[Row]) -> list[Column]:
