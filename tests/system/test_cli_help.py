@@ -42,7 +42,7 @@ FLAGS = {
     "advise": "minutes trials seeds jobs out json quiet",
     "referee": "against vary tune trials seeds delta minutes jobs out json quiet",
     "report": "out target figures format value",
-    "replay": "round blame client step out changed-code",
+    "replay": "round blame client changed-code",
     "list": "json compatibility",
     "show": "",
     "export": "out weights capacity client best",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedloom.errors import ConfigError
-from fedloom.storage.atomic import write_out
 
 from .printing import COUNT, PATH, table
 
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
     from fedloom.engines.traced import ClientTrace
     from fedloom.experiment.replay import Replay
 
-_EXAMPLES = 12  # whose indices a line shows
-
 
 @click.command("replay", short_help="Repeat a round of a run, and look into a client.")
 @click.argument("run", type=PATH)
@@ -30,8 +26,6 @@ _EXAMPLES = 12  # whose indices a line shows
 @click.option("--round", "number", type=COUNT, required=True, help="The round.")
 @click.option("--blame", is_flag=True, help="Rank its clients by what they did to the model.")
 @click.option("--client", help="Open one of its clients, by number or name.")
-@click.option("--step", type=COUNT, help="A local step of this client.")
-@click.option("--out", type=PATH, help="Write its tensors here (safetensors).")
 @click.option("--changed-code", is_flag=True, help="Use own files (FILE.py:NAME) as they are now.")
 def replay_command(
     run: Path,
@@ -39,24 +33,18 @@ def replay_command(
     number: int,
     blame: bool,
     client: str | None,
-    step: int | None,
-    out: Path | None,
     changed_code: bool,
 ) -> None:
     """Repeat a round of a run with the same bits, and look into it. The run stays as it is.
 
     \b
-    fedloom replay runs/a --round 412                      who took part
-    fedloom replay runs/a --round 412 --blame              who made it worse
-    fedloom replay runs/a --round 412 --client 7           its steps, its update
-    fedloom replay runs/a --round 412 --client 7 --step 3  a step, by layers
+    fedloom replay runs/a --round 412             who took part
+    fedloom replay runs/a --round 412 --blame     who made it worse
+    fedloom replay runs/a --round 412 --client 7  its steps, its update
 
     Goes on from the newest checkpoint before the round, or from the beginning, in this process
     (engine=workers:4: in processes). The round that stopped a run is the one after its last row.
     """
-    if client is None and (step or out):
-        option = "--step" if step else "--out"
-        raise ConfigError(f"{option} is about a client of the round: give --client too")
     from fedloom.report import human_seconds
 
     with _open(run, number, changes, changed_code) as replay:
@@ -66,15 +54,8 @@ def replay_command(
         click.echo(_describe_round(replay))
         if blame:
             click.echo(_blame_table(replay))
-        if client is None:
-            return
-        trace = replay.client(client, step and step - 1)
-        click.echo(_client(replay, trace))
-        if step is not None:
-            click.echo(_step(trace, step))
-        if out is not None:
-            _write(replay, trace, out)
-            click.echo(f"  tensors in {out}")
+        if client is not None:
+            click.echo(_client(replay, replay.client(client)))
 
 
 def _open(
@@ -151,18 +132,6 @@ def _client(replay: Replay, trace: ClientTrace) -> str:
     return f"{table(lines)}\n\n{table(steps)}"
 
 
-def _step(trace: ClientTrace, step: int) -> str:
-    if step > len(trace.steps):
-        raise ConfigError(f"client {trace.client} made {len(trace.steps)} steps; {step} is none")
-    some, layout = trace.steps[step - 1].examples.tolist(), trace.download.view.layout
-    more = f" and {len(some) - _EXAMPLES} more" if len(some) > _EXAMPLES else ""
-    lines, (x, after) = [["layer", "norm", "moved"]], trace.points
-    for name, a, b in zip(layout.names, layout.pieces(x), layout.pieces(after - x), strict=True):
-        lines.append([name, _number(a.norm()), _number(b.norm())])
-    indices = ", ".join(map(str, some[:_EXAMPLES]))
-    return f"\n  step {step}: examples {indices}{more} of the data\n\n{table(lines)}"
-
-
 def _fields(record: Rec) -> str:
     """The norms of a record's vectors, and its numbers."""
     from fedloom.core.vector import fields
@@ -176,24 +145,3 @@ def _fields(record: Rec) -> str:
 
 def _number(value: Any) -> str:
     return "-" if value is None or math.isnan(value) else f"{float(value):.4g}"
-
-
-def _write(replay: Replay, trace: ClientTrace, out: Path) -> None:
-    """The client's tensors; its losses and the records' numbers are JSON in the header."""
-    from fedloom.storage.records import freeze, write_tensors
-
-    records = {"message": trace.download.msg, "before": trace.before}
-    if trace.trained is not None:
-        records["update"] = trace.trained.up
-    if trace.sent is not None and not trace.sent.why:
-        records |= {"sent": trace.sent.up, "after": trace.sent.memory}
-    tensors = {"server.before": replay.before, "server.after": replay.after}
-    tensors |= {f"batch.{k}": s.examples for k, s in enumerate(trace.steps, 1)}
-    tensors |= dict(zip(("step.before", "step.after"), trace.points, strict=False))
-    steps = [{"rate": s.rate, "loss": s.loss, "norm": s.norm} for s in trace.steps]
-    header: dict[str, Any] = {"round": replay.round, "client": trace.client, "steps": steps}
-    for name, record in records.items():
-        header[name], pieces = freeze(record, name)
-        tensors |= pieces
-    about = {"about": json.dumps(header | {"row": replay.row})}
-    write_out(out, lambda path: write_tensors(path, tensors, about))
