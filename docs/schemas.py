@@ -80,59 +80,6 @@ class Parts(Record):
     parts: list[Part]
 
 
-# --------------------------------------------------------------------------- fedloom run --dry-run
-class Examples(Record):
-    epsilon: float
-    delta: float
-    client: int
-    rounds: int = of("in which it takes part")
-    stopped: int = of("clients whose budget ends before the run")
-
-
-class Size(Record):
-    capacity: float
-    seconds: float = of("of a local step")
-    held: int = of("bytes of its part of the model")
-    peak: int = of("bytes of all tensors of a step at once")
-    kept: int = of("bytes of its state between two rounds")
-
-
-class Costs(Record):
-    parameters: int = of("of the model")
-    cohort: str = of("of a round, in words")
-    client_rounds: int = of("clients of all rounds together")
-    down: int = of("bytes that a client receives in a round")
-    up: int = of("bytes that it sends")
-    before: int = of("bytes of an exchange before round 1")
-    traffic: int = of("bytes of all messages")
-    seconds: float = of("of training and evaluation")
-    seconds_training: float
-    seconds_evaluation: float
-    operations: float = of("of all gradients and evaluations, two for a multiply-add")
-    evaluated: int = of("examples of all evaluations")
-    by: str = of("what the seconds are by")
-    checkpoint: int = of("bytes of one, without client states")
-    keep: int = of("checkpoints")
-    memory_row: int = of("bytes of a client's state")
-    memory_all: int = of("bytes of all of them")
-    disk: int = of("bytes of the run's folder, if all clients take part")
-    resident: int = of("bytes of memory, with every client's state")
-    workers: int = of("processes that the run would start; 0: none")
-    updates: int = of("bytes that the server holds in a round, if it needs each update; else 0")
-    privacy: tuple[float, float, int] | None = of("epsilon, delta, rounds that the budget allows")
-    examples: Examples | None = of("what local.dp costs the client with the largest epsilon")
-    bf16: float | None = of("part of a step's time that bf16 takes; null: it is not measured")
-    sizes: list[Size] = of("what a client of each size needs, if the run has sub-models")
-    not_replayed: str = of("why steps of many clients are computed anew every time; else empty")
-
-
-class DryRun(Record):
-    settings: dict[str, Any] = of("the complete configuration, as its TOML file has it")
-    seeds: int = of("runs; the costs are estimated, and of one of them")
-    engine: str = of("that the run would take")
-    costs: Costs
-
-
 # -------------------------------------------------------------------------------- fedloom describe
 class Described(Record):
     kind: str = of("number: more than 10 different ones; values: fewer; texts")
@@ -319,7 +266,6 @@ PRINTED: dict[str, tuple[str, Any]] = {
     "check": ("check FILE.py --json", Parts),
     "compare": ("compare RUN... --json FILE", list[Compared]),
     "describe": ("describe FILE... --json", Description),
-    "dry-run": ("run ... --dry-run --json", DryRun),
     "list": ("list [TOPIC] --json", Topics | Runs),
     "referee": ("referee ... --json", Referee),
 }

@@ -36,7 +36,7 @@ from support.scripts import ROOT
 # signatures: before a flag is added here, ask whether it is a setting of a run.
 FLAGS = {
     "": "version debug help",
-    "run": "out quiet dry-run json seeds resume-if-begun baselines resume changed-code",
+    "run": "out quiet dry-run seeds resume-if-begun baselines resume changed-code",
     "sweep": "seeds by trials out quiet",
     "compare": "target csv json latex markdown against value wide columns",
     "advise": "minutes trials seeds jobs out json quiet",

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from fedloom.compression import downlink
@@ -49,6 +49,7 @@ from fedloom.storage.records import sparsify
 from .printing import table
 
 Row = tuple[str, str, str]
+Cohorts = Sequence[Sequence[int]]
 _SHORT = 3e10  # operations that take a second or two of a usual processor: they are measured
 _SECONDS = 2.0  # that other measurements may take
 _FEW = 2  # examples of a step that is counted
@@ -56,147 +57,87 @@ _COUNTED_ROUNDS = 10_000  # cohorts drawn to count client rounds; beyond that th
 
 
 @dataclass(frozen=True)
-class ExampleCost:
-    """What local.dp costs the client whose examples are told most of: epsilon, if it takes part in
-    so many rounds, as it is drawn, or as its budget allows. stopped: clients that would take part
-    in more.
-    """
-
-    epsilon: float
-    delta: float
-    client: int
-    rounds: int
-    stopped: int
-
-
-@dataclass(frozen=True)
 class Cost:
     """Costs of one run, in bytes and seconds. client_rounds: every client of every round, counted;
-    down, up: the bytes that it receives and sends, on average.
+    down, up: what it receives and sends then, on average; before: the exchange before round 1;
+    operations: of all gradients and evaluations, as torch counts them; evaluated: examples of all
+    evaluations; by: what the seconds are by; checkpoint: without client states, of which a client
+    that has taken part has memory_row, and all of them memory_all; workers: processes beside the
+    run's own; sizes: by capacity, of sub-models; not_replayed: why steps of many clients are
+    computed anew every time, "" if they are not; more: further lines of the table.
     """
 
     cohort: str
     client_rounds: int
-    down: int  # per client and round
+    down: int
     up: int
-    before: int  # of the exchange before round 1, which few algorithms have
+    before: int
     seconds_training: float
     seconds_evaluation: float
-    operations: float  # of all gradients and evaluations, as torch counts them
-    evaluated: int  # examples of all evaluations
-    by: str  # what the seconds are by
-    checkpoint: int  # without client states
-    memory_row: int  # per client that has taken part
-    memory_all: int  # if every client took part
+    operations: float
+    evaluated: int
+    by: str
+    checkpoint: int
+    memory_row: int
+    memory_all: int
     resident: int
     parameters: int
-    workers: int  # processes that the run starts beside its own
-    updates: int  # bytes of a round's updates at the server, if it needs each of them
-    privacy: tuple[float, float, int] | None  # epsilon, delta, rounds
-    examples: ExampleCost | None  # with local.dp
-    bf16: float | None  # part of a step's time, see bfloat16_gain
-    keep: int  # checkpoints
-    sizes: dict[float, StepCost]  # by capacity, if the run has sub-models
-    not_replayed: str  # why steps of many clients are computed anew every time, "" if they are not
+    workers: int
+    sizes: dict[float, StepCost]
+    not_replayed: str
+    more: tuple[Row, ...]
 
     @property
     def seconds(self) -> float:
         """Of the whole run."""
         return self.seconds_training + self.seconds_evaluation
 
-    @property
-    def traffic(self) -> int:
-        """Bytes of all messages."""
-        return self.before + self.client_rounds * (self.down + self.up)
-
-    @property
-    def disk(self) -> int:
-        """Bytes of the run's folder, if every client takes part."""
-        return self.keep * self.checkpoint + self.memory_all + 4 * self.parameters
-
 
 def estimate(config: Config, seeds: int) -> str:
     """Time, bytes and memory of a run, or of so many seeds, as a table for the terminal."""
     experiment = config.experiment()
     cost = measure(experiment)
-    rows = table([*_circumstances(experiment, cost), *_amounts(cost), *_parts(cost)])
+    rows = table([*_circumstances(experiment, cost.workers), *_rows(experiment, cost)])
     text = f"estimate of one run ({cost.parameters:,} parameters)\n{rows}"
     if seeds > 1:
         text += f"\n  {seeds} seeds run one after another: {seeds} times the time, disk and traffic"
     return text
 
 
-def _circumstances(experiment: Experiment, cost: Cost) -> Iterator[Row]:
+def _circumstances(experiment: Experiment, workers: int) -> Iterator[Row]:
     if (choice := experiment.choice) is not None:
         auto = "; a long run tries processes with the same bits" * (choice.setting == "auto")
         yield "engine", str(experiment.used_engine), choice.why + auto
-    if cost.workers:
-        note = f"not started here: the times are one process's, shared among {cost.workers}"
-        yield "engine", f"{cost.workers} processes", note
+    if workers:
+        note = f"not started here: the times are one process's, shared among {workers}"
+        yield "engine", f"{workers} processes", note
     if (load := os.getloadavg()[0]) > processors() + 1:
         remark = f"{load:.0f} programs share {processors()} processors: alone it takes less time"
         yield "busy", "yes", remark
-    yield "cohort", cost.cohort, "in every round"
 
 
-def _amounts(cost: Cost) -> Iterator[Row]:
+def _rows(experiment: Experiment, cost: Cost) -> Iterator[Row]:
     training, evaluation = map(human_seconds, (cost.seconds_training, cost.seconds_evaluation))
-    yield (
-        "time",
-        f"about {human_seconds(cost.seconds)}",
-        f"{training} of training, {evaluation} of evaluation ({cost.evaluated:,} examples); "
-        f"{cost.by}",
-    )
-    operations = f"about {cost.operations:.2g}"
-    yield "operations", operations, "of gradients and evaluations, as torch counts"
-    memory = f"about {human_bytes(cost.resident)}"
-    yield "memory", memory, "with every client's state in memory"
-    yield (
-        "disk",
-        f"about {human_bytes(cost.disk)}",
-        f"{cost.keep} checkpoints of {human_bytes(cost.checkpoint)}, client states "
-        f"{human_bytes(cost.memory_all)} if all take part",
-    )
-    yield (
-        "traffic",
-        human_bytes(cost.traffic),
-        f"{human_bytes(cost.down)} down and {human_bytes(cost.up)} up, {cost.client_rounds} times",
-    )
-
-
-def _parts(cost: Cost) -> Iterator[Row]:
-    if cost.updates:
-        why = "of a round's updates, which the aggregation needs one by one"
-        held = f"about {human_bytes(cost.updates)}"
-        yield "server", held, why + "; each of several ranks has all"
-    if cost.privacy is not None:
-        epsilon, delta, rounds = cost.privacy
-        yield "privacy", f"epsilon {epsilon:.3g}", f"delta {delta:g}, in {rounds} rounds"
-    if (one := cost.examples) is not None:
-        why = f"delta {one.delta:g}: client {one.client}, {one.rounds} rounds"
-        why += f"; {one.stopped} clients are stopped by the budget" if one.stopped else ""
-        yield "examples", f"epsilon {one.epsilon:.3g}", why
-    if cost.bf16 is not None:
-        yield "bf16", f"{cost.bf16:.2f} of a step", "with local.precision = bf16, by one step"
+    keep, states = experiment.checkpoint.keep, human_bytes(cost.memory_all)
+    disk = keep * cost.checkpoint + cost.memory_all + 4 * cost.parameters
+    traffic = cost.before + cost.client_rounds * (cost.down + cost.up)
+    parts = f"{training} of training, {evaluation} of evaluation ({cost.evaluated:,} examples)"
+    saved = f"{keep} checkpoints of {human_bytes(cost.checkpoint)}"
+    sent = f"{human_bytes(cost.down)} down and {human_bytes(cost.up)} up"
+    counted = "of gradients and evaluations, as torch counts"
+    yield "cohort", cost.cohort, "in every round"
+    yield "time", f"about {human_seconds(cost.seconds)}", f"{parts}; {cost.by}"
+    yield "operations", f"about {cost.operations:.2g}", counted
+    yield "memory", f"about {human_bytes(cost.resident)}", "with every client's state in memory"
+    yield "disk", f"about {human_bytes(disk)}", f"{saved}, client states {states} if all take part"
+    yield "traffic", human_bytes(traffic), f"{sent}, {cost.client_rounds} times"
+    yield from cost.more
     if cost.not_replayed:
         yield "steps", "as they are", f"not recorded and replayed: {cost.not_replayed}"
     for capacity, step in cost.sizes.items():
-        yield (
-            f"size {human_size(capacity)}",
-            f"{human_seconds(step.seconds)} a step",
-            f"{human_bytes(step.peak)} at its peak, {human_bytes(step.held)} of them the model's "
-            f"part; keeps {human_bytes(step.kept)} between rounds",
-        )
-
-
-def as_object(config: Config, seeds: int) -> dict[str, Any]:
-    """The settings of a run, and the costs of one of so many seeds."""
-    experiment = config.experiment()
-    cost = measure(experiment)
-    costs = asdict(cost) | {k: getattr(cost, k) for k in ("seconds", "traffic", "disk")}
-    costs["sizes"] = [{"capacity": c, **one._asdict()} for c, one in cost.sizes.items()]
-    engine = str(experiment.used_engine)
-    return {"settings": dict(config.values), "seeds": seeds, "engine": engine, "costs": costs}
+        part = f"{human_bytes(step.peak)} at its peak, {human_bytes(step.held)} of them the model's"
+        note = f"{part} part; keeps {human_bytes(step.kept)} between rounds"
+        yield f"size {human_size(capacity)}", f"{human_seconds(step.seconds)} a step", note
 
 
 def measure(experiment: Experiment) -> Cost:
@@ -245,13 +186,9 @@ def measure(experiment: Experiment) -> Cost:
         resident=_resident(experiment, run, memory, workers),
         parameters=run.net.layout.d,
         workers=workers,
-        updates=_updates(run),
-        privacy=_privacy(experiment, run),
-        examples=_examples(run, cohorts, scale),
-        bf16=bfloat16_gain(run.plan, fed, run.net) if affordable else None,
-        keep=experiment.checkpoint.keep,
         sizes=measured,
         not_replayed=_not_replayed(run) if affordable else "",
+        more=tuple(_more(experiment, run, cohorts, scale, affordable)),
     )
 
 
@@ -291,7 +228,7 @@ def _operations(fed: Federation, steps: Mapping[float, Step], clients: Mapping[i
     return sum(n * (step.operations * sum(fed.sizes(i)) + step.asking) for step, i, n in by_client)
 
 
-def _count_work(run: Run, cohorts: Sequence[Sequence[int]], scale: float) -> Work:
+def _count_work(run: Run, cohorts: Cohorts, scale: float) -> Work:
     """The work of a run, by arithmetic from a step of a client of each size; and the run stands
     before round 1. cohorts: those that are counted; scale: all rounds over these.
     """
@@ -429,33 +366,43 @@ def _not_replayed(run: Run) -> str:
     return not_replayed(run.plan, run.fed, run.net, run.cohorts.example[:2]) if many else ""
 
 
-def _updates(run: Run) -> int:
-    """Bytes of a cohort's updates, if the aggregation, or an attack, needs each of them."""
-    if sums_suffice(run.plan, run.fed):
-        return 0
-    vectors = 1 + len(run.plan.averaged)
-    return run.cohorts.largest * (vectors * run.net.init().nbytes + run.state.buffers.nbytes)
+def _more(
+    experiment: Experiment, run: Run, cohorts: Cohorts, scale: float, affordable: bool
+) -> Iterator[Row]:
+    """What the server holds, what privacy costs, and what bfloat16 would save, where that says
+    something. cohorts: of the rounds that were counted; scale: all rounds over these.
+    """
+    plan, rounds = run.plan, run.allowed(experiment.rounds)
+    if not sums_suffice(plan, run.fed):
+        vectors = (1 + len(plan.averaged)) * run.net.init().nbytes + run.state.buffers.nbytes
+        why = "of a round's updates, which the aggregation needs one by one"
+        held = f"about {human_bytes(run.cohorts.largest * vectors)}"
+        yield "server", held, why + "; each of several ranks has all"
+    spent = plan.aggregation.summary(run.state.aggregation, rounds)
+    if "epsilon" in spent and rounds:
+        epsilon = spent.get("epsilon_tight", spent["epsilon"])
+        yield "privacy", f"epsilon {epsilon:.3g}", f"delta {spent['delta']:g}, in {rounds} rounds"
+    if run.accounts is not None and run.fed.local.dp is not None:
+        yield _examples(run, cohorts, scale)
+    gain = bfloat16_gain(plan, run.fed, run.net) if affordable else None
+    if gain is not None:
+        yield "bf16", f"{gain:.2f} of a step", "with local.precision = bf16, by one step"
 
 
-def _privacy(experiment: Experiment, run: Run) -> tuple[float, float, int] | None:
-    rounds = run.allowed(experiment.rounds)
-    summary = run.plan.aggregation.summary(run.state.aggregation, rounds)
-    if "epsilon" not in summary or not rounds:
-        return None
-    return float(summary.get("epsilon_tight", summary["epsilon"])), float(summary["delta"]), rounds
-
-
-def _examples(run: Run, cohorts: list[list[int]], scale: float) -> ExampleCost | None:
-    """cohorts: of the rounds that were counted; scale: all rounds over these."""
+def _examples(run: Run, cohorts: Cohorts, scale: float) -> Row:
+    """What local.dp costs the client whose examples are told most of, if it takes part in as many
+    rounds as it is drawn, or as its budget allows.
+    """
     accounts, dp = run.accounts, run.fed.local.dp
-    if accounts is None or dp is None:
-        return None
+    assert accounts is not None and dp is not None
     counts = Counter(i for cohort in cohorts for i in cohort)
     planned = {i: math.ceil(n * scale) for i, n in counts.items()}
     rounds = {i: min(n, accounts.allowed(i)) for i, n in planned.items()}
     epsilon, client = accounts.worst(rounds)
     stopped = sum(rounds[i] < planned[i] for i in planned)
-    return ExampleCost(epsilon, dp.delta, client, rounds.get(client, 0), stopped)
+    why = f"delta {dp.delta:g}: client {client}, {rounds.get(client, 0)} rounds"
+    why += f"; {stopped} clients are stopped by the budget" if stopped else ""
+    return "examples", f"epsilon {epsilon:.3g}", why
 
 
 def _resident(experiment: Experiment, run: Run, memory: int, workers: int) -> int:

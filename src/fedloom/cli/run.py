@@ -16,7 +16,7 @@ from fedloom.errors import CheckpointError, ConfigError, FedloomError
 from fedloom.storage.atomic import reason, remedy
 from fedloom.storage.identity import LATER, differing
 
-from .printing import COUNT, as_json, is_first_rank, print_line
+from .printing import COUNT, is_first_rank, print_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -49,9 +49,6 @@ def recipes(_: click.Context, __: click.Parameter, prefix: str) -> list[Completi
 @click.option("--quiet", is_flag=True, help="Print nothing but the run's folder.")
 @click.option("--dry-run", is_flag=True, help="Print the settings and an estimate; write nothing.")
 @click.option(
-    "--json", "program", is_flag=True, help="--dry-run for programs (docs/schemas/dry-run.json)."
-)
-@click.option(
     "--seeds",
     type=COUNT,
     default=1,
@@ -80,7 +77,6 @@ def run_command(
     out: str | None,
     quiet: bool,
     dry_run: bool,
-    program: bool,
     seeds: int,
     baselines: bool,
     resume_if_begun: bool,
@@ -121,13 +117,10 @@ def run_command(
         raise ConfigError("--changed-code is of --resume: give it too, with the folder of a run")
     source, changes, out = split_settings(settings, out)
     first = resolve(source, changes)
-    if program and not dry_run:
-        raise ConfigError("--json is of --dry-run: give it too, or read the run's folder")
     if dry_run:
-        from .dry_run import as_object, estimate
+        from .dry_run import estimate
 
-        costs = as_json(as_object(first, seeds)) if program else estimate(first, seeds)
-        click.echo(costs if program else f"{first.to_toml()}\n{costs}")
+        click.echo(f"{first.to_toml()}\n{estimate(first, seeds)}")
         return
     configs = _configs(first, source, changes, seeds, baselines)
     group = _group(first)
