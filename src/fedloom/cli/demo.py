@@ -5,15 +5,10 @@ from __future__ import annotations
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from .printing import COUNT, PATH, drawing
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 ALGORITHMS = ("fedavg", "fedavgm", "scaffold", "fedacg")
 RECIPE = "digits"
@@ -34,7 +29,7 @@ def demo_command(seeds: int, out: Path, rounds: int | None) -> None:
 
     Finished runs are not run again, and a run that was stopped goes on.
     """
-    from fedloom.report import comparison, group_runs, load_run
+    from fedloom.report import comparison, group_runs, load_run, write_report
     from fedloom.study import run_trial, state_of
     from fedloom.study.trial import trial_in
 
@@ -60,43 +55,12 @@ def demo_command(seeds: int, out: Path, rounds: int | None) -> None:
             if state_of(trial.folder) == "finished":
                 click.echo(f"{trial.config.values['label']}, seed {trial.seed}: is there", err=True)
             run_trial(trial, progress=True)
-    rows = comparison(group_runs([load_run(trial.folder) for trial in trials]))
-    click.echo(f"\n{fitted(rows)}\n")
-    _illustrate(out, [trial.folder for trial in trials])
-    click.echo(f"\n{_summarise(rows)} ({time.monotonic() - started:.0f} s in all)")
-
-
-def _summarise(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What the comparison shows, in a sentence: who reaches the target first, and who last.
-
-    >>> row = {"unit": "share", "target": 0.95, "rounds": 150, "not_reached": 0}
-    >>> first = row | {"label": "FedACG", "rounds_to_target": 55.3}
-    >>> _summarise([first, row | {"label": "FedAvg", "rounds_to_target": 100.0}])
-    'FedACG reaches 95 % in 55 rounds, FedAvg in 100.'
-    >>> _summarise([first, row | {"label": "FedAvg", "not_reached": 3, "rounds_to_target": None}])
-    'FedACG reaches 95 % in 55 rounds; FedAvg does not in 150.'
-    """
-    from fedloom.report.tables import human_target
-
-    goal = human_target(rows[0]["target"], rows[0]["unit"])
-    reached = [row for row in rows if not row["not_reached"]]
-    missed = [row for row in rows if row["not_reached"]]
-    if not reached:
-        return f"No method reaches {goal} in {rows[0]['rounds']} rounds with every seed."
-    reached.sort(key=lambda row: row["rounds_to_target"])
-    first, last = reached[0], reached[-1]
-    sentence = f"{first['label']} reaches {goal} in {first['rounds_to_target']:.0f} rounds"
-    if missed:
-        return f"{sentence}; {missed[0]['label']} does not in {missed[0]['rounds']}."
-    return f"{sentence}, {last['label']} in {last['rounds_to_target']:.0f}."
-
-
-def _illustrate(out: Path, folders: Sequence[Path]) -> None:
+    folders = [trial.folder for trial in trials]
+    click.echo(f"\n{fitted(comparison(group_runs(map(load_run, folders))))}\n")
     folder, page = (shlex.quote(str(path)) for path in (out, out / "report.html"))
     with drawing(f"fedloom report {folder} --out {page}"):
-        from fedloom.report import write_report
-
         pictures, title = out / "pictures", "Four federated methods on handwritten digits"
         report = write_report(folders, out / "report.html", title=title, pictures=pictures)
         picture = pictures.resolve() / "accuracy_by_round.png"
         click.echo(f"report   {report.resolve()}\npicture  {picture}")
+    click.echo(f"\n{time.monotonic() - started:.0f} s in all")
