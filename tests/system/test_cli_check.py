@@ -11,7 +11,6 @@ from click.shell_completion import ShellComplete
 
 import fedloom.checks
 from fedloom.cli.__main__ import cli
-from fedloom.cli.run import recipes
 from fedloom.config import from_run
 from support.folders import record
 from support.schema import check as schema
@@ -265,7 +264,7 @@ def test_the_starters_scripts_are_whole(fedloom):
         compile(script.read_text(), script.name, "exec")
 
 
-def test_a_shell_completes_commands_options_and_names():
+def test_a_shell_completes_commands_and_options():
     for shell in ("zsh", "fish"):  # bash asks for its version, which may be missing
         words = os.environ | {"_FEDLOOM_COMPLETE": f"{shell}_source"}
         code = "from fedloom.cli.__main__ import main; main()"
@@ -275,5 +274,3 @@ def test_a_shell_completes_commands_options_and_names():
     offered = lambda given, word: {item.value for item in complete(given, word)}
     assert offered([], "re") == {"referee", "replay", "report"}
     assert offered(["compare"], "--l") == {"--latex"}
-    assert offered(["run"], "digi") == {"digits"}
-    assert [i.type for i in recipes(None, None, "mine.to")] == ["file"]

@@ -54,12 +54,8 @@ _CLIENTS = 20  # that are shown of a run
 _DEPTH = ("*", "*/*", "*/*/*")  # how deep runs may be below the folder runs
 
 
-def _topics(_: click.Context, __: click.Parameter, prefix: str) -> list[str]:
-    return [topic for topic in TOPICS if topic.startswith(prefix)]
-
-
 @click.command("list", short_help="List what can be named, what goes together, or your runs.")
-@click.argument("topic", required=False, metavar="[TOPIC]", shell_complete=_topics)
+@click.argument("topic", required=False, metavar="[TOPIC]")
 @click.option("--json", "program", is_flag=True, help="For programs (docs/schemas/list.json).")
 @click.option("--compatibility", is_flag=True, help="Which algorithms go with which other parts.")
 def list_command(topic: str | None, program: bool, compatibility: bool) -> None:

@@ -9,7 +9,6 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from fedloom.core.parsing import is_file
 from fedloom.errors import CheckpointError, ConfigError, FedloomError
@@ -32,15 +31,7 @@ def settings_argument(
     metavar: str = "[RECIPE | FILE.toml] [KEY=VALUE ...]",
 ) -> Callable[[Any], Any]:
     """The argument of a command."""
-    return click.argument("settings", nargs=-1, metavar=metavar, shell_complete=recipes)
-
-
-def recipes(_: click.Context, __: click.Parameter, prefix: str) -> list[CompletionItem]:
-    """Recipes that begin so, and files."""
-    from fedloom.recipes import RECIPES
-
-    items = [CompletionItem(name) for name in RECIPES if name.startswith(prefix)]
-    return items or [CompletionItem(prefix, type="file")]
+    return click.argument("settings", nargs=-1, metavar=metavar)
 
 
 @click.command("run", short_help="Run a recipe or a TOML file, or resume runs.")
