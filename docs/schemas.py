@@ -166,7 +166,6 @@ class Tuned(Record):
     settings: dict[str, str] = of("KEY: value, what was compared and what was tuned")
     trials: int
     failed_trials: int
-    edges: list[str] = of("settings whose best value is at the edge of what was tried")
     without_effect: list[str] = of("settings of which all values gave equal curves")
     first_seed: int
     values: list[float | None] = of("what is tested, seed by seed; null: the run failed")

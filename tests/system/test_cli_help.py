@@ -40,7 +40,7 @@ FLAGS = {
     "sweep": "seeds by trials out quiet",
     "compare": "target csv json latex markdown against value wide columns",
     "advise": "minutes trials seeds jobs out json quiet",
-    "referee": "against vary tune trials seeds delta minutes jobs out json quiet",
+    "referee": "against vary trials seeds delta minutes jobs out json quiet",
     "report": "out target figures format value",
     "replay": "round blame client changed-code",
     "list": "json compatibility",

@@ -19,7 +19,7 @@ from fedloom.report.runs import Metric
 from fedloom.study.tune import Ladder, Tuned, climb, fixed, summarise, tune
 from support.refusals import refused
 
-USUAL = {"vary": "algorithm", "tune": (), "trials": 8, "most": 30, "delta": None, "out": Path("o")}
+USUAL = {"vary": "algorithm", "trials": 8, "most": 30, "delta": None, "out": Path("o")}
 
 
 def ask(method="fedprox", against="fedavg", *words, **more):
@@ -96,7 +96,6 @@ def test_splits_are_added_until_500_rows_have_judged(sizes, splits, monkeypatch)
         ("fedprox", "fedavg,", (), {}, "a method is a name"),
         ("fedprox", "local.lr=0.1", (), {}, "a method is a name"),
         ("fedprox", "fedavg", (), {"vary": "algoritm"}, "did you mean 'algorithm'"),
-        ("fedprox", "fedavg", (), {"tune": ("local.lr=0.1",)}, "two or more values"),
         ("fedprox", "fedavg", ("seed=3",), {}, "counts seeds"),
         ("fedprox", "fedavg", ("digits", "seed=3,4"), {}, "seed"),
         ("ditto", "fedavg", ("digits",), {}, "algorithm = 'ditto': each client has a model"),
@@ -116,8 +115,8 @@ def test_another_question_has_another_digest():
 
 
 # -------------------------------------------------------------------------------------- the search
-RATE = {"local.lr": Ladder("0.1", (), Hyper(Positive))}
-MU = {"algorithm.mu": Ladder("1.0", (), Hyper(NonNegative))}
+RATE = {"local.lr": Ladder("0.1", Hyper(Positive))}
+MU = {"algorithm.mu": Ladder("1.0", Hyper(NonNegative))}
 near = lambda value, best: -abs(math.log(value / best))
 
 
@@ -138,8 +137,6 @@ def test_main_settings_are_the_rate_and_declared_numbers_that_nobody_set():
     assert keys(ask("fedprox", "fedavg")) == ["local.lr", "algorithm.mu"]
     assert keys(ask("fedprox", "fedavg"), 1) == ["local.lr"]
     assert keys(ask("fedprox algorithm.mu=1", "fedavg", "digits", "local.lr=0.1")) == []
-    tuned = ask("fedprox", "fedavg", tune=("algorithm.mu=0.1,1", "local.batch=5,10"))
-    assert keys(tuned) == ["algorithm.mu", "local.batch"] and keys(tuned, 1) == ["local.batch"]
     assert keys(ask("topk:0.1", "qsgd:8", vary="compress")) == ["local.lr"]
     adam = keys(ask("fedadam", "fedavg"))
     assert adam[:2] == ["local.lr", "algorithm.server_lr"], "FedAvg's server has no rate"
@@ -155,7 +152,7 @@ def test_every_search_has_its_trials_and_follows_the_edge(trials):
 
 
 def test_a_decay_is_searched_by_its_distance_from_one():
-    ladder = Ladder("0.9", (), Hyper(Decay))
+    ladder = Ladder("0.9", Hyper(Decay))
     assert ladder.neighbours("0.9") == ["0.967", "0.7"] and ladder.neighbours("0.5") == ["0.833"]
 
 
@@ -168,11 +165,11 @@ def test_a_fixed_setting_takes_no_trials():
     assert search(MU | RATE, score, 5) != beside
 
 
-def test_edges_and_settings_without_effect_are_named():
-    space = {"a": Ladder("2", ("1", "2", "4")), "b": Ladder("1.0", (), Hyper(NonNegative))}
-    scores = search(space, lambda a, b: a, 12)
+def test_settings_without_effect_are_named():
+    space = fixed(RATE | MU, ["local.lr"])
+    scores = search(space, lambda lr, mu: lr, 5)
     summary = summarise(space, scores, {point: (float(point[0]),) for point in scores})
-    assert (summary.choice["a"], summary.edges, summary.without_effect) == ("4", ("a",), ("b",))
+    assert len(scores) == 5 and summary.without_effect == ("algorithm.mu",)
     assert summarise(space, dict.fromkeys(scores, -math.inf), {}).failed == len(scores)
     assert search({}, lambda: 0.0, 8) == {}
 
@@ -273,7 +270,7 @@ def screen(monkeypatch, tmp_path):
         def run(self, splits, all_of_them=False):
             def tuned(method):
                 curves = "of fedavg" if method.name in ("fedavg", "cfedavg") else method.name
-                return Tuned({}, 4, 0, (), (), (scores or {}).get(method.name, 0.5), curves)
+                return Tuned({}, 4, 0, (), (scores or {}).get(method.name, 0.5), curves)
 
             return {place: tuned(place[1]) for place in self.places}
 

@@ -64,7 +64,6 @@ def plan_options(minutes: int, folder: str, trials: str) -> Callable[[Command], 
 @click.option(
     "--vary", default="algorithm", show_default=True, help="What METHOD and rivals are values of."
 )
-@click.option("--tune", multiple=True, metavar="KEY=A,B,C", help="Try these values, no others.")
 @click.option(
     "--delta",
     type=click.FloatRange(min=0, min_open=True),
@@ -77,7 +76,6 @@ def referee_command(
     words: tuple[str, ...],
     against: str,
     vary: str,
-    tune: tuple[str, ...],
     trials: int,
     seeds: int,
     delta: float | None,
@@ -110,7 +108,7 @@ def referee_command(
         raise ConfigError(f"give the method first, as my_method.py:Mine, got '{method}'")
     name = re.sub(r"[^\w.-]+", "-", short(method))
     folder = Path(out or f"runs/referee-{name}")
-    question = parse(method, against, more, vary, tune, trials, seeds, delta, folder)
+    question = parse(method, against, more, vary, trials, seeds, delta, folder)
     with repeatable(f"the runs in '{folder}'"), Progress(quiet, minutes) as progress:
         study = Study(question, minutes, Runs(jobs, progress))
         study.run()

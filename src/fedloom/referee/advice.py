@@ -82,7 +82,7 @@ def advised(source: str, words: Sequence[str], trials: int, most: int, out: Path
     matched = data.test_clients is None and "partition" in config.values["data"]
     tests = ["data.tests=matched"] if matched else []
     cell = Cell(Path(source).stem, source, dict(map(pair_of, [*words, *tests])))
-    question = Question("algorithm", (), (), (cell,), {}, trials, most, None, out)
+    question = Question("algorithm", (), (), (cell,), trials, most, None, out)
     method, every, skipped, cache = _method(config), _every(config), dict[str, str](), DataCache()
     if why := refusal(question, method, cache):
         raise ConfigError(why)

@@ -91,7 +91,6 @@ def _method(study: Study, cell: Cell, method: Method, runs: Sequence[Run | None]
         "settings": {**method.words, **tuned.choice},
         "trials": tuned.trials,
         "failed_trials": tuned.failed,
-        "edges": list(tuned.edges),
         "without_effect": list(tuned.without_effect),
         "first_seed": study.trial(cell, method, 1).seed,
         "values": [run and value_of(run) for run in runs],
@@ -238,8 +237,6 @@ def settings_line(method: Mapping[str, Any]) -> str:
     """What a method was run with, as a line."""
     notes = [f"{method['trials']} trials"] if method["trials"] else ["nothing to tune"]
     notes += [f"{method['failed_trials']} of them failed"] if method["failed_trials"] else []
-    if edges := ", ".join(method["edges"]):
-        notes.append(f"at the edge of what was tried: {edges}")
     words = " ".join(f"{key}={value}" for key, value in method["settings"].items())
     return f"`{words}` ({', '.join(notes)})"
 

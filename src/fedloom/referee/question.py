@@ -15,7 +15,7 @@ from ..core.own_parts import short
 from ..core.parsing import is_file
 from ..errors import ConfigError, unknown
 from ..storage.identity import digest, run_digest
-from ..study.sweep import VALIDATION, several, split_space, split_values, values_of
+from ..study.sweep import VALIDATION, split_space, split_values
 from ..study.trial import Trial, trial_in
 
 # two heterogeneities x two participations, if nobody says where to compare
@@ -49,17 +49,15 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """methods: all that are run; pairs: which are compared, the first less the second; tune:
-    {setting: values}, empty for the declared ones; trials: of each method in each cell; most: seeds
-    of a cell; delta: the difference that does not matter, in the metric's unit, None: a point of
-    shares.
+    """methods: all that are run; pairs: which are compared, the first less the second; trials: of
+    each method in each cell; most: seeds of a cell; delta: the difference that does not matter, in
+    the metric's unit, None: a point of shares.
     """
 
     vary: str
     methods: tuple[Method, ...]
     pairs: tuple[tuple[Method, Method], ...]
     cells: tuple[Cell, ...]
-    tune: Mapping[str, list[str]]
     trials: int
     most: int
     delta: float | None
@@ -95,8 +93,7 @@ class Question:
     def digest(self) -> str:
         """The same for the same question: other settings, files or plans are another study."""
         runs = [run_digest(self.config(c, m).values) for c in self.cells for m in self.methods]
-        plan = [self.trials, self.most, self.delta, dict(self.tune)]
-        return digest([runs, self.vary, plan])
+        return digest([runs, self.vary, self.trials, self.most, self.delta])
 
 
 def parse(
@@ -104,7 +101,6 @@ def parse(
     against: str,
     words: Sequence[str],
     vary: str,
-    tune: Sequence[str],
     trials: int,
     most: int,
     delta: float | None,
@@ -119,15 +115,9 @@ def parse(
     names = [one.name for one in methods]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"'{twice[0]}' is there twice; it cannot be compared with itself")
-    space = {}
-    for word in tune:
-        key, values = parse_override(word)[0], values_of(word)
-        if not several(values):
-            raise ConfigError(f"--tune {word}: give two or more values, as local.lr=0.03,0.1,0.3")
-        space[key] = values
     pairs = tuple((methods[0], rival) for rival in methods[1:])
     cells = tuple(_cells(words))
-    question = Question(vary, tuple(methods), pairs, cells, space, trials, most, delta, out)
+    question = Question(vary, tuple(methods), pairs, cells, trials, most, delta, out)
     for pair in itertools.product(cells, methods):
         refuse_own_models(question.config(*pair))
     return question

@@ -41,18 +41,14 @@ Curves = tuple[tuple[float, ...], ...]
 
 
 class Tuner:
-    """Finds the settings of all methods of a question in all its cells.
-
-    Raises ConfigError for what cannot be run, and for settings to tune that no method has.
+    """Finds the settings of all methods of a question in all its cells. Raises ConfigError for what
+    cannot be run.
     """
 
     def __init__(self, question: Question, runs: Runs) -> None:
         self.question, self._runs = question, runs
         self.places = [(cell, m) for cell in question.cells for m in question.methods]
         self.spaces = {place: space_of(question, *place) for place in self.places}
-        for key in question.tune:
-            if not any(key in space for space in self.spaces.values()):
-                raise ConfigError(f"--tune {key}: no method has this setting free to be tuned")
         check_all([question.tuning(*place, {}, 0) for place in self.places])
 
     @property
@@ -130,8 +126,7 @@ class Tuner:
 
 def space_of(question: Question, cell: Cell, method: Method) -> dict[str, Ladder]:
     """The main settings of a method: the local rate, and the numbers above 0 that it declares with
-    a range, or those of --tune that it has. What a user has set is left as it is, and so is a
-    server's rate that is FedAvg's.
+    a range. What a user has set is left as it is, and so is a server's rate that is FedAvg's.
     """
     config = question.config(cell, method)
     rules = {"local.lr": keys_of(Local)["lr"]}
@@ -142,18 +137,13 @@ def space_of(question: Question, cell: Cell, method: Method) -> dict[str, Ladder
             as_fedavg = key in fedavg and defaults[key] == fedavg[key]
             if not as_fedavg and hyper.ends != (None, None):
                 rules[f"{question.vary}.{key}"] = hyper
-    out = dict[str, Ladder]()
-    for key in question.tune or rules:
-        now = _at(config.values, key)
-        fixed = key in cell.words or key in method.words
-        if fixed or (now is None and key.startswith(f"{question.vary}.")):
-            continue
-        if values := tuple(question.tune.get(key, ())):
-            start = next((v for v in values if _same(v, now)), values[len(values) // 2])
-            out[key] = Ladder(start, values)
-        elif isinstance(now, float) and now > 0:
-            out[key] = Ladder(repr(now), (), rules[key])
-    return out
+    free = [key for key in rules if key not in cell.words and key not in method.words]
+    now = {key: _at(config.values, key) for key in free}
+    return {
+        key: Ladder(repr(value), rules[key])
+        for key, value in now.items()
+        if isinstance(value, float) and value > 0
+    }
 
 
 def _defaults(make: Callable[..., Any]) -> dict[str, Any]:
@@ -164,13 +154,6 @@ def _at(values: Any, path: str) -> Any:
     for part in path.split("."):
         values = values.get(part) if isinstance(values, Mapping) else None
     return values
-
-
-def _same(text: str, value: Any) -> bool:
-    try:
-        return float(text) == float(value)
-    except (TypeError, ValueError):
-        return text == str(value)
 
 
 def held_out(data: FederatedData, fraction: float) -> int:

@@ -58,23 +58,21 @@ def halving(points: Sequence[P]) -> Strategy[P]:
 # -------------------------------------------------------------------------------- with equal effort
 @dataclass(frozen=True)
 class Ladder:
-    """The values of a setting. start: where its search begins; values: all there are, if a user
-    named them; rule: what is allowed.
+    """The values of a setting. start: where its search begins; rule: what is allowed; None: it
+    stays there.
     """
 
     start: str
-    values: tuple[str, ...] = ()
-    rule: Hyper = field(default_factory=Hyper)
+    rule: Hyper | None = None
 
     def neighbours(self, value: str, step: float = STEP) -> list[str]:
         """The values next to one.
 
-        >>> Ladder("0.1").neighbours("0.1"), Ladder("2", ("1", "2", "4")).neighbours("4")
-        (['0.3', '0.0333'], ['2'])
+        >>> Ladder("0.1", Hyper()).neighbours("0.1"), Ladder("0.1").neighbours("0.1")
+        (['0.3', '0.0333'], [])
         """
-        if self.values:
-            i = self.values.index(value)
-            return [*self.values[i + 1 : i + 2], *self.values[max(0, i - 1) : i]]
+        if self.rule is None:
+            return []
         now = float(value)
         if self.rule.bound("exclusiveMaximum") == 1:  # a decay: its distance from 1 counts
             near = [1 - (1 - now) / step, 1 - (1 - now) * step]
@@ -103,13 +101,8 @@ def climb(space: Space, trials: int) -> Strategy[Point]:
 
 
 def fixed(space: Space, settings: Sequence[str]) -> Space:
-    """The space with some settings at their start.
-
-    >>> fixed({"lr": Ladder("0.1"), "mu": Ladder("1.0")}, ["mu"])["mu"].neighbours("1.0")
-    []
-    """
-    at_start = {key: Ladder(space[key].start, (space[key].start,)) for key in settings}
-    return {**space, **at_start}
+    """The space with some settings at their start."""
+    return {**space, **{key: Ladder(space[key].start) for key in settings}}
 
 
 def _next_points(space: Space, scores: Mapping[Point, float]) -> list[Point]:
@@ -155,15 +148,13 @@ def best_point(scores: Mapping[P, float]) -> P:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What came of a search: the best values; how many were tried, and failed; at which settings a
-    better one may lie outside, and which had no effect; the score of the choice, more is better,
-    and its curves.
+    """What came of a search: the best values; how many were tried, and failed; which settings had
+    no effect; the score of the choice, more is better, and its curves.
     """
 
     choice: Mapping[str, str] = field(default_factory=dict)
     trials: int = 0
     failed: int = 0
-    edges: tuple[str, ...] = ()
     without_effect: tuple[str, ...] = ()
     score: float = -math.inf
     curves: object = None
@@ -173,35 +164,15 @@ def summarise(space: Space, scores: Mapping[Point, float], curves: Mapping[Point
     """The end of a search. curves: of the points that did not fail."""
     if not scores:
         return Tuned()
-    best, idle = best_point(scores), without_effect(space, curves)
+    best = best_point(scores)
     return Tuned(
         choice=dict(zip(space, best, strict=True)),
         trials=len(scores),
         failed=len(scores) - len(curves),
-        edges=tuple(key for key in edges(space, scores) if key not in idle),
-        without_effect=tuple(idle),
+        without_effect=tuple(without_effect(space, curves)),
         score=scores[best],
         curves=curves.get(best),
     )
-
-
-def edges(space: Space, scores: Mapping[Point, float]) -> list[str]:
-    """The settings whose best value is the least or the largest that was tried, where there are
-    others beyond: a better one may lie there. Of a list of --tune, its first and last value.
-    """
-    best, out = best_point(scores), []
-    for i, (key, ladder) in enumerate(space.items()):
-        if ladder.values:
-            outside = best[i] in (ladder.values[0], ladder.values[-1])
-        else:
-            values, now = [float(point[i]) for point in scores], float(best[i])
-            beyond = [float(value) for value in ladder.neighbours(best[i])]
-            outside = now in (min(values), max(values)) and any(
-                v > max(values) if v > now else v < min(values) for v in beyond
-            )
-        if outside:
-            out.append(key)
-    return out
 
 
 def without_effect(space: Space, curves: Mapping[Point, object]) -> list[str]:
