@@ -138,7 +138,7 @@ def test_checks_as_json_tell_what_failed(fedloom, quick):
         ("from fedloom import FedAvg\n", "defines nothing that can be checked"),
         (
             "from fedloom import LocalSGD\nclass A(LocalSGD):\n    f: object\n",
-            "A needs a value for 'f' that cannot be guessed; write `mine = A(f=...)`",
+            "A: missing a required argument: 'f'; give arguments by name, such as f=... Write",
         ),
         (
             "from fedloom.compression.codecs.base import Codec\nclass A(Codec):\n"

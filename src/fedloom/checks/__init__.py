@@ -6,18 +6,14 @@ owe is in engine_agreement.py (the same in every engine, after a stop, on the bi
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import types
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
-from ..algorithm import LocalSGD
-from ..core.hyper import Hyper
 from ..data import FederatedData
 from ..engines import make_engine
 from ..errors import ConfigError, did_you_mean
-from ..wrappers import Momentum, Optimiser
 from .aggregations import AggregationContract
 from .algorithms import AlgorithmContract
 from .codecs import CodecContract
@@ -77,6 +73,7 @@ def check(
 def kind_of(part: Any) -> str:
     """What a part or a class is: one of CONTRACTS; "" if it is none.
 
+    >>> from fedloom import LocalSGD
     >>> kind_of(LocalSGD()), kind_of(dict)
     ('algorithm', '')
     """
@@ -85,10 +82,8 @@ def kind_of(part: Any) -> str:
 
 
 def built(part: Any) -> Any:
-    """A part as it is, or made of its class: options without a default get a legal value, a wrapper
-    gets LocalSGD inside.
-
-    Raises ConfigError for what is no part, and for a class that cannot be made so.
+    """A part as it is, or made of its class. Raises ConfigError for what is no part, and for a
+    class that needs values.
     """
     if not kind_of(part):
         name = f"the class {part.__name__}" if isinstance(part, type) else repr(part)
@@ -99,31 +94,12 @@ def built(part: Any) -> Any:
         raise ConfigError(
             f"{part.__name__} cannot be made: it has no {', '.join(lacks)}; write them"
         )
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(cast(Any, part)):
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            values[field.name] = _default_value(part, field)
     try:
-        return part(**values)
-    except TypeError as error:
-        raise ConfigError(f"{part.__name__} cannot be made: {error}") from error
-
-
-def _default_value(part: type, field: dataclasses.Field[Any]) -> Any:
-    if field.name == "inner":
-        return LocalSGD()
-    hyper = field.metadata.get("hyper")
-    if isinstance(hyper, Hyper):
-        ends = [v for v in hyper.ends if v is not None]
-        for value in (*hyper.choices, 0.5, 1, sum(ends) / 2):
-            if hyper.allows(value):
-                return value
-    if field.type in (Optimiser, "Optimiser"):
-        return Momentum(lr=1.0, beta=0.9)
-    raise ConfigError(
-        f"{part.__name__} needs a value for '{field.name}' that cannot be guessed; write "
-        f"`mine = {part.__name__}({field.name}=...)` into the file and check FILE.py:mine"
-    )
+        return part()
+    except (ConfigError, TypeError) as error:
+        raise ConfigError(
+            f"{error} Write `mine = {part.__name__}(...)` into the file and check FILE.py:mine"
+        ) from error
 
 
 def parts_of(module: types.ModuleType, name: str = "") -> dict[str, Any]:
