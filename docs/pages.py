@@ -559,7 +559,7 @@ def compatibility() -> str:
     ]
     for name, axis in compatible.AXES.items():
         (head, *rows), notes = compatible.cells(compatible.table(name))
-        out += ["", f"## {axis.title}", "", f"`fedloom run {axis.line}`", ""]
+        out += ["", f"## {axis.title}", ""]
         out += [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
         out += ["", *notes] if notes else []
     return "\n".join(out) + "\n"

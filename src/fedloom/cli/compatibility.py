@@ -49,50 +49,43 @@ _OWN_DATA = (Needs.TEXT_ORDER, Needs.SURVIVAL, Needs.PIXELS)  # and a model of t
 # the exponent that discounts older updates, of each clock; None: there are no older ones
 _STALENESS = {"synchronous": None, "asynchronous": 0.5, "asynchronous, staleness 0": 0.0}
 
-# what rows or columns are: in words, their names, and the settings that ask for one
-_SIDES: dict[str, tuple[str, tuple[str, ...], str]] = {
-    "algorithm": ("algorithm", tuple(ALGORITHMS), "algorithm={}"),
-    "objective": (
-        "objective",
-        tuple(n for n, make in OBJECTIVES.items() if make.needs not in _OWN_DATA),
-        "objective={}",
-    ),
-    "server": ("server optimiser, or look-ahead", (NOTHING, *SERVERS), "server={}"),
-    "local": (
-        "what stands around its local step",
-        tuple(LOCALS),
-        "local.optimiser=adam, local.momentum=0.9, local.sam=0.1, ...",
-    ),
-    "dp": ("private examples", (NOTHING, "local.dp"), "local.dp.noise=1"),
-    "submodel": ("sub-models", tuple(SUBMODELS), "submodel={}"),
-    "compress": (
-        "compression with feedback",
-        _LINKS,
-        "compress=CODEC compress.feedback=FEEDBACK",
-    ),
-    "clock": ("clock", tuple(_STALENESS), "clock={}, or with clock.staleness=0"),
-    "aggregation": ("aggregation", tuple(AGGREGATIONS), "aggregation={} weighting=uniform"),
+_NAMES: dict[str, tuple[str, ...]] = {  # of rows or columns, by what they are
+    "algorithm": tuple(ALGORITHMS),
+    "objective": tuple(n for n, make in OBJECTIVES.items() if make.needs not in _OWN_DATA),
+    "server": (NOTHING, *SERVERS),
+    "local": tuple(LOCALS),
+    "dp": (NOTHING, "local.dp"),
+    "submodel": tuple(SUBMODELS),
+    "compress": _LINKS,
+    "clock": tuple(_STALENESS),
+    "aggregation": tuple(AGGREGATIONS),
+}
+_WORDS = {
+    "server": "server optimiser, or look-ahead",
+    "local": "what stands around its local step",
+    "dp": "private examples",
+    "submodel": "sub-models",
+    "compress": "compression with feedback",
 }
 
 
 class Axis(NamedTuple):
-    """The table of some rows and columns, by what they are; names: of the columns; title; line: the
-    settings that ask for a pair.
-    """
+    """The table of some rows and columns, by what they are; names: of the columns."""
 
     rows: str
     columns: str
     names: tuple[str, ...]
-    title: str
-    line: str
+
+    @property
+    def title(self) -> str:
+        """What stands above the table."""
+        rows, columns = (_WORDS.get(side, side) for side in (self.rows, self.columns))
+        return f"{rows} and {columns}".capitalize() + ", around FedAvg" * (self.rows != "algorithm")
 
 
 def _axis(rows: str, columns: str) -> Axis:
-    (of_rows, _, row), (of_columns, names, column) = _SIDES[rows], _SIDES[columns]
-    names = (NOTHING, *names) if columns == "submodel" else names
-    around = ", around FedAvg" if rows != "algorithm" else ""
-    title = f"{of_rows} and {of_columns}".capitalize() + around
-    return Axis(rows, columns, names, title, f"{row.format('ROW')} {column.format('COLUMN')}")
+    nothing = [NOTHING] * (columns == "submodel")
+    return Axis(rows, columns, (*nothing, *_NAMES[columns]))
 
 
 _OF_ALGORITHMS = ("objective", "server", "local", "dp", "submodel", "compress")
@@ -124,7 +117,7 @@ def table(name: str) -> Table:
     if name not in AXES:
         raise ConfigError(unknown("axis", name, AXES))
     axis = AXES[name]
-    rows = _SIDES[axis.rows][1]
+    rows = _NAMES[axis.rows]
     with torch.random.fork_rng(devices=[]):  # it has named blocks, features, layers to be sliced
         net = Net(MODELS["mlp"]())
     reasons = {}
