@@ -82,9 +82,7 @@ def kind_of(part: Any) -> str:
 
 
 def built(part: Any) -> Any:
-    """A part as it is, or made of its class. Raises ConfigError for what is no part, and for a
-    class that needs values.
-    """
+    """A part as it is, or made of its class. Raises ConfigError for what is none."""
     if not kind_of(part):
         name = f"the class {part.__name__}" if isinstance(part, type) else repr(part)
         raise ConfigError(f"only {_WHAT} can be checked, got {name}")

@@ -138,9 +138,7 @@ def _rewind(argument: Any) -> Any:
 
 
 class CallRecorder(Wrapper):
-    """The algorithm inside, with every method called twice, and notes of what it is given and
-    gives. What the methods do is `call`.
-    """
+    """The algorithm inside, with every method called twice, and notes of all calls."""
 
     notes: Notes = dataclasses.field(default_factory=Notes)
 

@@ -37,9 +37,7 @@ _STOP = 2  # rounds before the stop that a run is resumed after
 
 
 class Contract:
-    """The checks of one part. A subclass says what its kind owes beside what all do. kind: the base
-    class of such parts.
-    """
+    """The checks of one part. kind: the base class of such parts."""
 
     kind: ClassVar[type]
 

@@ -144,9 +144,7 @@ def language_network() -> nn.Module:
 
 @functools.cache
 def texts(dtype: torch.dtype) -> FederatedData:
-    """Six clients, each with the windows of one text in their order, and the next words: in every
-    text another word follows most often.
-    """
+    """Six clients, each with the windows of a text in order, and the next words."""
     draw = generator(0, "checks", "texts")
 
     def windows(i: int, n: int) -> tuple[Tensor, Tensor]:

@@ -69,9 +69,7 @@ class Check:
 
 
 def carry_out(part: Any, name: str, kind: str, checks: Iterable[Check]) -> Report:
-    """Run the checks of a part, in order. What their runs warn of is advice for an experiment, and
-    not shown.
-    """
+    """Run the checks of a part, in order, without the warnings of their runs."""
     log = logging.getLogger("fedloom")
     level, outcomes, missing = log.level, list[Outcome](), ""
     log.setLevel(logging.ERROR)

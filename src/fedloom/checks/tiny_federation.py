@@ -158,9 +158,7 @@ def experiment(dtype: torch.dtype = torch.float32, **changes: Any) -> Trial:
 
 
 def _required(changes: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """What an objective or a rule does not go without: a model of several exits and the loss that
-    asks them, a rule that draws parts, times and a model of one output.
-    """
+    """The model, loss and data that an objective or a sub-model scheme cannot go without."""
     loss, submodel = changes.get("objective"), changes.get("submodel")
     out: dict[str, Any] = {}
     if _of_exits(submodel) or _of_exits(loss):

@@ -92,9 +92,7 @@ class Commands(click.Group):
 
 
 def _with_home(word: str) -> str:
-    """A word of a command line, ~/runs or --out=~/runs, with the home folder in place of ~, as a
-    shell makes only of the first one.
-    """
+    """A word of a command line with the home folder in place of ~, also behind --out=."""
     option, path = re.match(r"(--[\w-]+=)?(.*)", word, re.S).groups("")  # type: ignore[union-attr]
     return option + os.path.expanduser(path)
 
@@ -142,9 +140,7 @@ def _as_setting(error: click.UsageError, words: Sequence[str]) -> str:
 
 
 class OneLine(logging.Handler):
-    """Log records as one line each on the current stderr; a progress bar may have replaced it. Of
-    several ranks the first one says them.
-    """
+    """Log records as one line each on the stderr of now, of several ranks from the first."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""

@@ -122,9 +122,7 @@ def _write(rows: Rows, names: Sequence[str] | None, files: dict[str, Path | None
 
 
 def _settings(groups: Sequence[Group], space: int | None) -> list[str]:
-    """The settings that differ, as lines; nothing if none does. Where a table would cut words: the
-    commonest value of each, and whose the others are.
-    """
+    """The settings that differ, as lines: a table, or if it cuts words a line for each."""
     from fedloom.report.differences import describe_values, setting_cells
 
     heads, lines = setting_cells(groups)

@@ -130,9 +130,7 @@ def table(name: str) -> Table:
 
 
 def _check(pair: Mapping[str, str], net: Net) -> None:
-    """Make the plan of a row and a column, by what they are; what neither names is FedAvg's. Raises
-    CompositionError.
-    """
+    """Make the plan of a row and a column around FedAvg. Raises CompositionError."""
     pair = {key: name for key, name in pair.items() if name != NOTHING}
     algorithm, parts = make_algorithm(pair.get("algorithm", "fedavg")), dict[str, Any]()
     objective = pair.get("objective", "cross_entropy")
@@ -161,9 +159,7 @@ def _check(pair: Mapping[str, str], net: Net) -> None:
 
 # ---------------------------------------------------------------------------------------- to read
 def cells(result: Table) -> tuple[list[list[str]], list[str]]:
-    """-> head and rows of a table, "ok" or "no" with the number of its reason; the reasons, without
-    the names before them.
-    """
+    """-> head and rows of a table, "ok" or "no" with the number of its reason; the reasons."""
     whys = {pair: reason.partition(": ")[2] for pair, reason in result.reasons.items()}
     numbers = {why: n for n, why in enumerate(dict.fromkeys(whys.values()), 1)}
 

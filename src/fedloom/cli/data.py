@@ -197,9 +197,7 @@ _LINES, _CLASSES, _LONGEST = 20, 40, 24  # clients and classes that are shown, s
 
 
 def _glance(summary: Mapping[str, Any]) -> list[list[str]]:
-    """The first clients, a line each: samples, and the shares of the classes as bars, of which a
-    full one is all samples; without classes, or with many, a bar of the size.
-    """
+    """The first clients, a line each: samples, and a bar for the share of each class."""
     sizes, counts, every = summary["sizes"], summary["counts"], int(summary.get("every", 1))
     labelled = counts is not None and len(counts[0]) <= _CLASSES
     labels = summary.get("client_names") or range(0, every * len(sizes), every)

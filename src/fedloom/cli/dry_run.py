@@ -141,9 +141,7 @@ def _rows(experiment: Experiment, cost: Cost) -> Iterator[Row]:
 
 
 def measure(experiment: Experiment) -> Cost:
-    """What a run costs: its work is counted, and so much of round 1 is timed as takes about a
-    second. Nothing is written, no process is started, and the run does not change.
-    """
+    """What a run costs; nothing is written, and the run does not change."""
     run = experiment.build()
     workers, fed, words = _without_processes(run), run.fed, run.cohorts.words
     rounds = min(experiment.rounds, _COUNTED_ROUNDS)
@@ -229,9 +227,7 @@ def _operations(fed: Federation, steps: Mapping[float, Step], clients: Mapping[i
 
 
 def _count_work(run: Run, cohorts: Cohorts, scale: float) -> Work:
-    """The work of a run, by arithmetic from a step of a client of each size; and the run stands
-    before round 1. cohorts: those that are counted; scale: all rounds over these.
-    """
+    """The work of a run, by a step of a client of each size. scale: all rounds over the counted."""
     fed, net = run.fed, run.net
     first: dict[float, int] = {}
     for i in range(fed.population):
@@ -326,9 +322,7 @@ def _timed(run: Run, work: Work, processes: int) -> tuple[float, float, str]:
 
 
 def _by_a_step(run: Run, work: Work, i: int) -> tuple[float, str]:
-    """-> seconds for an operation, by a step of one client on as many examples as take about a
-    second; in words.
-    """
+    """-> seconds for an operation, by a step on as many examples as take a second; in words."""
     step = work.steps[run.fed.capacity(i)]
     most = max(1, int(_SHORT / step.operations))
     local = replace(run.fed.local, batch=min(most, run.fed.local.batch or most))
@@ -369,9 +363,7 @@ def _not_replayed(run: Run) -> str:
 def _more(
     experiment: Experiment, run: Run, cohorts: Cohorts, scale: float, affordable: bool
 ) -> Iterator[Row]:
-    """What the server holds, what privacy costs, and what bfloat16 would save, where that says
-    something. cohorts: of the rounds that were counted; scale: all rounds over these.
-    """
+    """What the server holds, what privacy costs, and what bfloat16 would save."""
     plan, rounds = run.plan, run.allowed(experiment.rounds)
     if not sums_suffice(plan, run.fed):
         vectors = (1 + len(plan.averaged)) * run.net.init().nbytes + run.state.buffers.nbytes
@@ -390,9 +382,7 @@ def _more(
 
 
 def _examples(run: Run, cohorts: Cohorts, scale: float) -> Row:
-    """What local.dp costs the client whose examples are told most of, if it takes part in as many
-    rounds as it is drawn, or as its budget allows.
-    """
+    """What local.dp costs the client whose examples are told most of, as its budget allows."""
     accounts, dp = run.accounts, run.fed.local.dp
     assert accounts is not None and dp is not None
     counts = Counter(i for cohort in cohorts for i in cohort)
@@ -406,9 +396,7 @@ def _examples(run: Run, cohorts: Cohorts, scale: float) -> Row:
 
 
 def _resident(experiment: Experiment, run: Run, memory: int, workers: int) -> int:
-    """Peak memory of this process and of as many workers, which share the data, and of the client
-    states to come.
-    """
+    """Peak memory of this process, of the workers, and of the client states to come."""
     unit = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     child = max(0, resident - run.fed.data.inputs.nbytes)

@@ -135,9 +135,7 @@ def _settings(run: Run, client: str | None) -> Config | None:
 
 
 def _emptied(out: Path) -> Path:
-    """The folder of an export without an earlier one. Raises ConfigError for a folder that holds
-    something else.
-    """
+    """The folder, without an earlier export. Raises ConfigError if it holds something else."""
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out '{out}' is a file; an export is a folder, give another name")
     try:

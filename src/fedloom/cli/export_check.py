@@ -118,9 +118,7 @@ def _load_data(config: Config | None, elsewhere: int) -> tuple[FederatedData | N
 def describe(
     record: dict[str, Any], recipe: dict[str, Any], data: FederatedData | None, run: Path
 ) -> Tensor | None:
-    """Put how inputs are made, by recipe() in fedloom.data.raw_inputs, into the record -> a row
-    that the script makes by it, or zeros of its shape.
-    """
+    """Put how inputs are made into the record -> a row made by it, or zeros of its shape."""
     record["inputs"] = recipe
     try:
         whole_numbers = recipe.get("dtype") == "int64" and recipe["shape"]
@@ -206,9 +204,7 @@ def _scores(run: Run, owner: str) -> dict[str, Any]:
 
 
 def verify(code: Path, facts: ExportFacts, module: nn.Module | None) -> None:
-    """Run an exported script on the run's test rows, as raw samples, and compare its outputs with
-    those of the run's network. Raises CheckpointError if they differ.
-    """
+    """Compare a script's outputs for raw test rows with the network's. Raises CheckpointError."""
     data, record = facts.data, facts.record
     unchecked = ""
     if data is None or module is None:

@@ -46,9 +46,7 @@ Newest = tuple[dict[str, Tensor], nn.Module | None, int, int | None]
 
 
 def newest(run: Run, config: Config | None, client: str | None) -> Newest:
-    """-> weights, the module if the configuration has one, their round; the number of the client,
-    given by number or name, whose own model it is. Raises ConfigError where there is no such one.
-    """
+    """-> weights, the module if the settings have one, their round; whose model it is."""
     path = run.path
     if client is not None and config is not None:
         return _of_client(config.experiment().open(path), client)
@@ -155,9 +153,7 @@ def cut_out(
 
 
 def settled(module: nn.Module, config: Config) -> nn.Module:
-    """A module whose batch norms keep no running statistics, with those of all training samples;
-    any other as it is.
-    """
+    """A module, whose batch norms without running statistics have those of all training rows."""
     if not keeps_no_statistics(module):
         return module
     experiment = config.experiment()
@@ -174,9 +170,7 @@ def _mask(view: Any, layout: Any) -> dict[str, Tensor]:
 
 # ------------------------------------------------------------------------------- what is written
 def write_script(out: Path, module: nn.Module | None, facts: ExportFacts) -> Path:
-    """Write the network, what is known of it, and the script that runs it into a folder -> the
-    script.
-    """
+    """Write the network, what is known of it, and the script that runs it -> the script."""
     facts.record.update(torch=None, state=None)
     try:
         if module is None:

@@ -26,9 +26,7 @@ def is_first_rank() -> bool:
 
 
 def print_line(text: str) -> None:
-    """Print a line of a command whose work goes on: if nobody reads it any more, as behind
-    `| head -1`, nothing more is printed, and the work is no worse.
-    """
+    """Print a line of work that goes on even if nobody reads it any more, as `| head -1`."""
     try:
         click.echo(text)
     except BrokenPipeError:
@@ -49,9 +47,7 @@ def as_json(value: Any) -> str:
 
 
 def illustrate(run: Path) -> Path | None:
-    """Save a run's pictures and its report in its folder -> the report; None if they cannot be
-    drawn.
-    """
+    """Save a run's pictures and report in its folder -> the report, None if none is drawn."""
     report = None
     with drawing(f"fedloom report {shlex.quote(str(run))}"):
         from fedloom.report import write_report
@@ -62,9 +58,7 @@ def illustrate(run: Path) -> Path | None:
 
 @contextlib.contextmanager
 def drawing(later: str) -> Iterator[None]:
-    """Draw pictures of what is finished and saved: whatever a drawing library raises, the command
-    does not fail; a line says why there are none. later: which command draws them later.
-    """
+    """Whatever a drawing library raises, say that pictures are missing. later: the command."""
     try:
         yield
     except Exception as error:
@@ -99,9 +93,7 @@ def _longest(columns: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _widths(columns: Sequence[Sequence[str]], space: int | None) -> list[int]:
-    """The width of every column: as wide as its text if that fits; else the widest are narrowed,
-    to their longest word if need be; if not even the words fit, the widest words are cut.
-    """
+    """The width of every column: the widest are narrowed, to their longest word if need be."""
     natural, words = [max(map(width_of, column)) for column in columns], _longest(columns)
     if space is None or (room := space - 2 * len(columns)) >= sum(natural):
         return natural
@@ -123,9 +115,7 @@ def page_width(piped: int = 80) -> int:
 
 
 def folded(text: str, space: int | None, hang: str = "  ") -> str:
-    """A line, broken at words if it is longer than `space`; what follows is indented by so much
-    more.
-    """
+    """A line, broken at words if it is longer than `space`; what follows is indented more."""
     if space is None or len(text) <= space:
         return text
     indent = text[: len(text) - len(text.lstrip())] + hang

@@ -119,9 +119,7 @@ def referee_command(
 
 
 def keep(stem: Path, record: Record, page: Callable[[Record], str], as_json: bool) -> None:
-    """Write what was found as JSON and as the page that is made of it, and print one of them. stem:
-    of both files.
-    """
+    """Write a record as JSON and as the page that is made of it, and print one of them."""
     text = f"{in_json(record)}\n"
     page_text = page(json.loads(text))
     write_out(stem.with_suffix(".json"), text)

@@ -154,9 +154,7 @@ def _run_all(
 def _configs(
     first: Config, source: str, changes: Sequence[str], seeds: int, with_baselines: bool
 ) -> list[Config]:
-    """The runs of a line: its seeds, and with_baselines the same of every baseline. Clients without
-    test rows of their own get some, where their data can give them.
-    """
+    """The runs of a line: its seeds, and with_baselines the same of every baseline."""
     from fedloom.config import resolve
 
     lines = [[*changes]]
@@ -338,9 +336,7 @@ def _choose_folders(
 
 
 def _state(config: Config, folder: Path) -> str:
-    """State of a folder: "new", "begun" or "finished". Raises ConfigError if it contains anything
-    but a run that can be continued as this one.
-    """
+    """ "new", "begun" or "finished". Raises ConfigError for a folder of something else."""
     from fedloom.config import from_run
     from fedloom.storage.run_directory import RunDirectory
     from fedloom.study import state_of

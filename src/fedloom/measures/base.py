@@ -104,9 +104,7 @@ class MeanLoss:
     def on_square(
         self, middle: Vec, first: Vec, second: Vec, span: float, points: int
     ) -> tuple[list[float], list[list[float | None]]]:
-        """The places a and b, evenly from -span to span, and f(middle + a first + b second) for
-        each pair: rows are a's.
-        """
+        """Places a, b from -span to span; f(middle + a first + b second), rows are a's."""
         n = points
         places = [span * (2 * i / (n - 1) - 1) if n > 1 else 0.0 for i in range(n)]
         return places, [[self.at(middle + a * first + b * second) for b in places] for a in places]

@@ -124,9 +124,7 @@ def _every(config: Config) -> dict[str, Method]:
 def _baselines(
     config: Config, data: FederatedData, question: Question, skipped: dict[str, str]
 ) -> Iterator[Method]:
-    """The baselines that these data allow. A client alone keeps the rate of the settings: the
-    validation split is the server's, and measures no model of a client.
-    """
+    """The baselines that these data allow; a client alone keeps the rate of the settings."""
     rows = baselines(config, data)
     if data.test_clients is None and "data.tests" not in question.cells[0].words:
         del rows[ALONE]

@@ -124,9 +124,7 @@ def parse(
 
 
 def refuse_own_models(config: Config) -> None:
-    """Raise ConfigError where clients use models of their own: settings are chosen, and methods
-    compared, by the server's.
-    """
+    """Raise ConfigError where clients use models of their own."""
     if config.own_models:
         raise ConfigError(
             f"{config.own_models}: each client has a model of its own, and what is tuned and "

@@ -41,9 +41,7 @@ Curves = tuple[tuple[float, ...], ...]
 
 
 class Tuner:
-    """Finds the settings of all methods of a question in all its cells. Raises ConfigError for what
-    cannot be run.
-    """
+    """Finds the settings of all methods in all cells. Raises ConfigError."""
 
     def __init__(self, question: Question, runs: Runs) -> None:
         self.question, self._runs = question, runs
@@ -64,9 +62,7 @@ class Tuner:
         return self._runs.seconds_of(first, second)
 
     def splits(self) -> int:
-        """How many splits judge by enough rows, in the cell with the fewest; and no more than hold
-        out a row, since shares differ and clients may be small.
-        """
+        """How many splits judge by enough rows; no more than hold out a row in every cell."""
         method, fewest, most = self.question.methods[0], ROWS, MOST_SPLITS
         for cell in self.question.cells:
             data = self.question.config(cell, method).data()
@@ -234,9 +230,7 @@ class Study:
             self.over = True
 
     def _refuse_too_little(self) -> None:
-        """Measure the first run of a new study, and say what the least study takes, if that is too
-        much; take as many validation splits as there is time for.
-        """
+        """Refuse a new study that has too little time, by its first run; choose the splits."""
         if self.looks:
             return
         tuner, (cells, methods) = self._tuner, (self.question.cells, self.question.methods)
@@ -299,9 +293,7 @@ class Study:
         return self._trials[key]
 
     def runs(self, cell: Cell) -> dict[Method, list[Run | None]]:
-        """The runs of each method in a cell, seed by seed as far as every method has one; None of
-        one that failed.
-        """
+        """The runs of each method in a cell, as far as all have the seed; None: it failed."""
         out: dict[Method, list[Run | None]] = {method: [] for method in self.question.methods}
         for seed in range(1, self.looks[-1] + 1):
             trials = [self.trial(cell, method, seed) for method in self.question.methods]

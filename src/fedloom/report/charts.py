@@ -41,9 +41,7 @@ _NAMED = 30  # classes up to which each is named
 
 @dataclass(frozen=True)
 class FieldBytes:
-    """Bytes of one message field, means over the seeds: in total and per client and round. The
-    bytes of an exchange before round 1 are in the total only.
-    """
+    """Bytes of a message field, means over the seeds: in all; of a client in a round."""
 
     direction: str
     field: str
@@ -52,9 +50,7 @@ class FieldBytes:
 
 
 def field_bytes(group: Group) -> list[FieldBytes]:
-    """Read the bytes per field from the ledgers and logs of the seeds that count, down before
-    up.
-    """
+    """The bytes per field of ledgers and logs of the seeds that count, down before up."""
     runs, sizes = [run for run in group.averaged_runs if run.ledger], []
     for direction in ("down", "up"):
         for field in dict.fromkeys(f for run in runs for f in run.ledger.get(direction, {})):
@@ -347,9 +343,7 @@ def measure_pictures(groups: Sequence[Group]) -> list[Picture]:
 
 
 def measure_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-    """Headings and a line per group and number of the files hessian, divergence and cka: the mean
-    over the seeds that have it, with their deviation.
-    """
+    """Headings, and a line per group and number of the files hessian, divergence and cka."""
     lines = []
     for group in groups:
         by_label: dict[str, list[float]] = {}

@@ -48,9 +48,7 @@ def client_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]], i
 
 
 def unseen_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-    """Headings, and a line for each client that never trained: its rows, and the mean of the
-    headline over the seeds that have set it apart; nothing without such clients.
-    """
+    """Headings, and a line for each client that never trained: its rows, mean headlines."""
     values: dict[tuple[str, str], list[float]] = {}  # of a client in a group
     rows: dict[str, int] = {}
     for group in groups:
@@ -73,9 +71,7 @@ def unseen_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
 
 
 def _columns(groups: Sequence[Group]) -> list[tuple[str, _Floats, str]]:
-    """(heading, value of every client, unit) of every metric of every group, the headlines
-    first.
-    """
+    """(heading, value of every client, unit) of all metrics, the headlines first."""
     metrics: list[tuple[Group, str, str, str | None]]
     metrics = [(group, group.metric.name, group.metric.unit, None) for group in groups]
     metrics += [(group, name, unit_of(name), name) for group in groups for name in further(group)]
@@ -88,9 +84,7 @@ def _columns(groups: Sequence[Group]) -> list[tuple[str, _Floats, str]]:
 
 
 def against_alone(groups: Sequence[Group]) -> list[str]:
-    """Whether clients fare better than alone, a sentence for each row, where one row is of clients
-    that each train alone (private = alone).
-    """
+    """Whether clients fare better than alone, a sentence for each row, if one row is that."""
     layers = ((group, group.runs[0].config.get("private") or {}) for group in groups)
     baseline = next((g for g, one in layers if str(one.get("name")).lower() == "alone"), None)
     if baseline is None or (alone_values := _mean_values(baseline)) is None:
@@ -121,9 +115,7 @@ _NAMED = 5  # clients that are worse off
 
 
 def _mean_values(group: Group, metric: str | None = None) -> _Floats | None:
-    """The mean of every client's metric (None: the headline) over the seeds with the clients of the
-    first; NaN where none. None if no client has a value.
-    """
+    """Every client's metric (None: the headline), the mean over seeds; None without a value."""
     runs, rows = group.averaged_runs, []
     for run in runs:
         by_metric = run.clients if metric is None else run.clients.get("metrics") or {}
@@ -166,9 +158,7 @@ _REASONS = 5  # of one client
 
 
 class Attendance(NamedTuple):
-    """The table of a run; which sites take part no more, and why updates were refused, a line
-    each.
-    """
+    """The table; which sites take part no more, and why updates were refused, a line each."""
 
     heads: list[str]
     lines: list[list[str]]
@@ -177,9 +167,7 @@ class Attendance(NamedTuple):
 
 
 def attendance(path: Path, names: Sequence[str] = ()) -> Attendance | None:
-    """How often each client was asked and what came of it, over all draws of all rounds; None if
-    the run in this folder was not deployed. names: of the clients. Raises CheckpointError.
-    """
+    """How often each client was asked and what came of it; None of a run that was simulated."""
     check_file(path, "clients.jsonl")
     rounds = read_rows(path / "clients.jsonl")
     draws = [draw for row in rounds for draw in (*row.get("redrawn", ()), row)]

@@ -20,9 +20,7 @@ Axis = Literal["round", "bytes", "seconds", "simulated"]
 
 @dataclass(frozen=True)
 class Hit:
-    """Where a run reached a target: the round from 1; bytes, gradients, seconds and those of a
-    device profile until then.
-    """
+    """Where a run reached a target: the round from 1, and what was spent until then."""
 
     round: int
     bytes: float
@@ -57,9 +55,7 @@ def last(run: Run, column: str) -> float | None:
 
 
 def best(run: Run) -> float | None:
-    """Give the best measured value of the run's metric over all rounds, without NaN; None if it is
-    unknown which is better.
-    """
+    """The best measured value of the run's metric, without NaN; None if nobody knows which is."""
     values = measured(run, run.metric.column)[1]
     values = values[np.isfinite(values)]
     if not values.size or run.metric.higher_is_better is None:
@@ -91,10 +87,7 @@ def value_of(run: Run, how: Value = "last-tenth") -> float | None:
 
 
 def first_hit(run: Run, target: float) -> Hit | None:
-    """Find the first round whose EMA reaches the target, on straight lines between evaluations.
-
-    The EMA is used as in FedACG's tables; without one, the measured values are used.
-    """
+    """The first round whose EMA (or value) reaches the target, on lines between evaluations."""
     metric = run.metric
     column = metric.ema_column if metric.ema_column in run.columns else metric.column
     rows, values = measured(run, column)

@@ -92,9 +92,7 @@ def metric_curves(
     target: float | None = None,
     value: Value = "last-tenth",
 ) -> list[Picture]:
-    """Draw each metric among the groups against rounds, bytes, seconds and simulated seconds, and
-    mark the value of each that is tested.
-    """
+    """Each metric against rounds, bytes, seconds and simulated seconds."""
     pictures = []
     for metric in dict.fromkeys(group.metric for group in groups):
         members = [group for group in groups if group.metric == metric]
@@ -182,9 +180,7 @@ def _metric_curve(
 def _mark(
     axes: Axes, x: Floats, height: float | None, up: float, value: Value, style: Style
 ) -> None:
-    """The tested value at the end of a group's line: a bar as wide as what it is the mean of, or a
-    dot.
-    """
+    """The tested value at a line's end: a bar as wide as what it is the mean of, or a dot."""
     if height is None or not np.isfinite(height):
         return
     many = tenth_of(len(x)) if value == "last-tenth" else 1
@@ -203,9 +199,7 @@ def _scale(axis: Axis, high: float) -> tuple[float, str]:
 def _late_bounds(
     curves: Sequence[Curve], higher_is_better: bool | None, target: float | None
 ) -> tuple[float, float] | None:
-    """Bounds of the axis without the first, slow rounds, where these would take more than half of
-    it; None where all is shown.
-    """
+    """Bounds without the first, slow rounds where these take half of the axis; else None."""
     if higher_is_better is None or min(len(curve.x) for curve in curves) < 10:
         return None
     late = np.concatenate([curve.mean[len(curve.x) // 5 :] for curve in curves])

@@ -89,9 +89,7 @@ def differences(
 def tested_values(
     groups: Sequence[Group], value: Value, gaps: Sequence[Difference]
 ) -> dict[str, dict[int, float]]:
-    """{label: {seed: value}} over the seeds that the differences are of; of a group that is in none
-    of them, all its seeds.
-    """
+    """{label: {seed: value}} over the seeds of the differences, or all seeds of a group."""
     by_label = {group.label: _values(group, value) for group in groups}
     tested = {label for d in gaps for label in (d.label, d.against)}
     seeds = common_seeds(by_label[label] for label in by_label if label in tested)
@@ -115,10 +113,7 @@ def _mean(row: dict[int, float], seeds: Sequence[int]) -> float:
 
 
 def as_lines(gaps: Sequence[Difference]) -> list[str]:
-    """The differences as text, a line each below a heading; nothing without one.
-
-    Where the groups share no two seeds, one line says that there is no test.
-    """
+    """The differences as text, a line each below a heading; nothing without one."""
     if not gaps:
         return []
     base, metric = gaps[0].against, gaps[0].metric
@@ -137,9 +132,7 @@ def as_lines(gaps: Sequence[Difference]) -> list[str]:
 
 
 def measured_how(groups: Sequence[Group]) -> list[str]:
-    """What is compared where sites measured a metric of whole sets, or clients of a row use models
-    of their own, and what is not tested, a sentence each; nothing without such a row.
-    """
+    """What is compared where sites or clients with models of their own measured, in sentences."""
     personal = [group for group in groups if group.runs[0].own_models]
     parts = dict.fromkeys(g.metric for g in groups if g.metric.of_sites and not g.metric.of_clients)
     out = [
@@ -237,9 +230,7 @@ def describe_values(values: Sequence[str], names: Sequence[str]) -> str:
 
 
 def _is_comparable(key: str, flats: Sequence[Mapping[str, Any]]) -> bool:
-    """False for what is known of runs from Python alone, or of runs from files alone: these have
-    other words for their data and their model.
-    """
+    """False for what only runs from Python, or only those from files, have."""
     if key.startswith("algorithm."):
         return True
     kinds = {flat.get("source") for flat in flats}
@@ -247,9 +238,7 @@ def _is_comparable(key: str, flats: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def setting_columns(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """For each group {"setting.KEY": its value} of the settings that differ; None where a group
-    has no such setting, a text where its runs have several values.
-    """
+    """For each group {"setting.KEY": its value} of the settings that differ."""
     keys = [line[0] for line in setting_cells(groups)[1]]
     out = []
     for group in groups:

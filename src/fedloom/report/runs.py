@@ -328,9 +328,7 @@ def _no_run(path: Path, why: str) -> CheckpointError:
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
-    """Read a file with a line of JSON a round: the last line may be cut, and a round that was run
-    again counts once. Raises CheckpointError.
-    """
+    """Read a JSON line a round; the last may be cut, the last of a round counts."""
     if not file.is_file():
         return []
     try:

@@ -97,9 +97,7 @@ def panels(
     across: int = 4,
     sharey: bool | Literal["row"] = False,
 ) -> tuple[Figure, list[Axes]]:
-    """Make a figure with so many pairs of axes (inches), at most `across` in a row -> it, and they.
-    sharey: all have one vertical scale, or those of a row.
-    """
+    """A figure with so many axes (inches), at most `across` in a row -> it, and they."""
     across = min(count, across)
     rows = -(-count // across)
     fig = figure(max(WIDTH, width * across), height * rows)
@@ -121,9 +119,7 @@ def name_panel(axes: Axes, text: str) -> None:
 
 
 def plain(axes: Axes, x: str, y: str) -> None:
-    """Label the axes, with whole numbers at the ticks (no "+9.1e1" aside), and remove unnecessary
-    lines.
-    """
+    """Label the axes, whole numbers at the ticks, and remove unnecessary lines."""
     # on two lines where a column of 3.4 inches would cut it
     axes.set_xlabel("\n".join(textwrap.wrap(shorten(x, 80), 44)), color=_INK)
     axes.set_ylabel(shorten(y, 40), color=_INK)
@@ -266,9 +262,7 @@ def _boxes() -> Iterator[None]:
 def save_pictures(
     pictures: Sequence[Picture], folder: str | Path, kinds: Sequence[str] = ("png",)
 ) -> list[Path]:
-    """Write drawn pictures in each format (png, svg, pdf) -> the files. Raises ConfigError if the
-    folder cannot be written.
-    """
+    """Write drawn pictures in each format (png, svg, pdf) -> the files."""
     return [
         write_out(user_path(folder) / f"{picture.name}.{kind}", picture.as_bytes(kind))
         for picture in pictures

@@ -72,9 +72,7 @@ def _last_ones(run: Run, column: str) -> float | None:
 
 
 def _further_lines(group: Group, sizes: Sequence[str]) -> list[list[str]]:
-    """The metric on the common test set of each further size that a run was asked for, trained by
-    somebody or by nobody; in the last column.
-    """
+    """The metric on the common test set of each further size, in the last column."""
     values: dict[tuple[float, bool], list[float]] = {}
     for run in group.averaged_runs:
         for row in _of_size(run, "unseen") or ():

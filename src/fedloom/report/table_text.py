@@ -59,9 +59,7 @@ class Column:
 
 
 def columns(rows: Sequence[Row]) -> list[Column]:
-    """All columns in which a row has something; `difference` and `p` if the rows have those of
-    report/differences.py.
-    """
+    """All columns in which a row has something."""
     if not rows:
         return []
     metrics = {(row["metric"], row.get("higher_is_better")) for row in rows}
@@ -223,9 +221,7 @@ def as_markdown(rows: Sequence[Row], names: Iterable[str] | None = None) -> str:
 
 
 def markdown(heads: Sequence[str], lines: Iterable[Sequence[str]], marks: str = "--:") -> str:
-    """Headings and cells as a table with pipes. marks: the alignment of all columns but the
-    first.
-    """
+    """Headings and cells as a table with pipes. marks: how columns but the first align."""
     cells = [[_markdown(cell) for cell in line] for line in [heads, *lines]]
     cells.insert(1, [":--", *[marks] * (len(heads) - 1)])
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
@@ -241,9 +237,7 @@ def _skews(rows: Sequence[Row]) -> list[Column]:
 
 
 def _rounds_text(row: Row) -> str:
-    """ "63", "63 (2/3)" if only two of three seeds reached the target, "100+" if none did in 100
-    rounds.
-    """
+    """ "63", "63 (2/3)" if only two of three seeds reached it, "100+" if none did in 100."""
     if row["target"] is None:
         return MISSING
     if row["rounds_to_target"] is None:

@@ -250,9 +250,7 @@ def average_skew(groups: Sequence[Group]) -> Skew | None:
 
 
 def common_skew(groups: Sequence[Group]) -> str:
-    """One line for all runs, means over them; empty if they have none, or the rows differ by more
-    than the seeds do: then the table has it.
-    """
+    """One line for all runs; empty if rows differ by more than seeds do."""
     rows, whole = [average_skew([group]) for group in groups], average_skew(groups)
     skews = [row for row in rows if row is not None]
     apart = skews_differ([s.gini for s in skews]) or skews_differ([s.labels for s in skews])

@@ -183,9 +183,7 @@ class Sweep:
 # --------------------------------------------------------------------------------- what came of it
 @dataclass(frozen=True)
 class Row:
-    """A combination's results over its finished seeds. of: {"validation" and "test": of the metric
-    there, the mean of the last tenth of evaluations}.
-    """
+    """A combination's results over its finished seeds. of: by "validation" and "test"."""
 
     choice: Mapping[str, str]
     seeds: int
@@ -262,9 +260,7 @@ class Search:
         )
 
     def run(self, progress: bool, say: Say) -> list[Trial]:
-        """Run what is missing -> the runs of all that was tried, each combination once. say: told
-        number, choice and state of each trial.
-        """
+        """Run what is missing -> all runs, each combination once. say: told each trial's state."""
         import optuna
 
         trials = dict[tuple[str, ...], list[Trial]]()

@@ -281,9 +281,7 @@ def _serve(pipe: Connection, work: Work, number: int, count: int) -> None:
 
 
 def _take_share(number: int, count: int) -> None:
-    """Use this process's share of the processors, at least one: so an engine that starts processes
-    of its own starts no more than that.
-    """
+    """Use this process's share of the processors, for engines that start as many."""
     count_each = 1
     if hasattr(os, "sched_setaffinity"):
         processors = sorted(os.sched_getaffinity(0))
@@ -299,9 +297,7 @@ R = TypeVar("R", bound=Run)
 
 
 class Observer:
-    """What is told how far many runs are; this one does nothing with it. Any may raise
-    TimeUpError.
-    """
+    """What is told how far many runs are, and does nothing. Any may raise TimeUpError."""
 
     def add(self, runs: Sequence[Run]) -> None:
         """More runs are to come."""
@@ -317,9 +313,7 @@ class Observer:
 
 
 class Outcome(NamedTuple):
-    """What came of a run. why: of a state that is not "finished"; afterwards: what was measured on
-    it.
-    """
+    """What came of a run. why: of a failure; afterwards: what was measured on it."""
 
     state: str
     why: str = ""
@@ -327,9 +321,7 @@ class Outcome(NamedTuple):
 
 
 class RunTrials:
-    """Runs a trial, goes on with it, or skips it if it is over. warn: whether to say what a run
-    warns of; it is in its summary.json in any case.
-    """
+    """Runs a trial, resumes or skips it. warn: whether to say what a run warns of."""
 
     def __init__(self, warn: bool = True) -> None:
         self.cache, self._warn = DataCache(), warn
@@ -351,9 +343,7 @@ class RunTrials:
 def run_all(
     runs: Sequence[R], work: Work, jobs: int = 1, watch: Observer | None = None
 ) -> Iterator[tuple[R, Outcome]]:
-    """(run, what came of it) as they end: in this process, or `jobs` at once. work: as RunTrials.
-    Raises what Jobs.run raises.
-    """
+    """(run, what came of it) as they end, `jobs` at once. Raises what Jobs.run raises."""
     watch = watch or Observer()
     watch.add(runs)
     for run, outcome in Jobs(work, jobs).run(runs, watch.begin, watch.row):
@@ -383,9 +373,7 @@ class Runs:
         return self._results.get(trial.folder)
 
     def seconds_of(self, first: Trial, second: Trial) -> float:
-        """What a run takes, measured by the first one, which may have been stopped before its end;
-        by the second if that was short, since it loads what others find.
-        """
+        """What a run takes, by the first one; by the second if that was short."""
         duration = self._timed(first)
         again = duration < _SHORT and state_of(first.folder) == "finished"
         return self._timed(second) if again else duration

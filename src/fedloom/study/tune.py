@@ -58,9 +58,7 @@ def halving(points: Sequence[P]) -> Strategy[P]:
 # -------------------------------------------------------------------------------- with equal effort
 @dataclass(frozen=True)
 class Ladder:
-    """The values of a setting. start: where its search begins; rule: what is allowed; None: it
-    stays there.
-    """
+    """A setting. start: where its search begins; rule: what is allowed; None: it stays."""
 
     start: str
     rule: Hyper | None = None
@@ -122,9 +120,7 @@ def tune(
     searches: Mapping[K, Strategy[P]],
     run: Callable[[dict[K, Batch[P]]], Mapping[K, Mapping[P, float]]],
 ) -> None:
-    """Carry out searches side by side. run: tries the batches of all that are not over -> of each
-    the scores.
-    """
+    """Carry out searches side by side. run: tries batches -> of each the scores."""
     scores: Mapping[K, Any] = dict.fromkeys(searches)  # None begins a search
     while batches := {
         key: batch
