@@ -216,7 +216,6 @@ class Referee(Study):
     vary: str = of("the setting whose values are compared")
     method: str
     against: list[str]
-    alike: list[list[str]] = of("pairs of methods that are the same algorithm")
 
 
 class Rival(Record):

@@ -140,11 +140,9 @@ def test_a_strangers_method_gets_the_right_verdict(name, verdict, fedloom):
     folder = Path(f"runs/referee-strangers.py-{name}")
     study = check("referee", (folder / "referee.json").read_text("utf-8"))
     assert verdicts(study) == {"fedavg": verdict}
-    alike = [["strangers.py:Anchored", "fedavg"]] if name == "Anchored" else []
-    assert study["alike"] == alike and ("same algorithm" in page) == bool(alike)
-    idle = ["algorithm.mu"] if alike else []
+    idle = ["algorithm.mu"] if name == "Anchored" else []
     assert study["cells"][0]["methods"][0]["without_effect"] == idle
-    assert ("algorithm.mu has no effect" in page) == bool(alike)
+    assert ("algorithm.mu has no effect" in page) == bool(idle)
     assert page == (folder / "referee.md").read_text("utf-8")
 
 

@@ -37,7 +37,6 @@ def as_json(study: Study, command: str) -> Json:
         "method": method.name,
         "against": [rival.name for rival in rivals],
         "cells": cells_of(study),
-        "alike": [list(pair) for pair in study.alike()],
     }
 
 
@@ -192,8 +191,6 @@ def _summary(report: Mapping[str, Any]) -> list[str]:
         out.append(f"**{name}**: {', '.join(counts)}.")
         if failed := sum(pair["failures"] for pair in pairs):
             out.append(f"{failed} runs of it and of {name} failed: no test is made there.")
-    for one, other in report["alike"]:
-        out.append(f"**{one} and {other} are the same algorithm**: all their curves are equal.")
     for cell in report["cells"]:
         for method in cell["methods"]:
             for key in method["without_effect"]:

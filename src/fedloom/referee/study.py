@@ -13,8 +13,6 @@ from inspect import signature
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 from ..algorithm import FedAvg
 from ..config.overrides import REGISTRIES
 from ..core.hyper import keys_of
@@ -183,7 +181,6 @@ PLAN = "plan.json"
 POINT = 0.01  # the difference of shares that does not matter, if nobody says another
 _SPARE = 0.9  # of the time that is left, what the plan counts with
 _TUNING = 0.3  # of the time, what more than one validation split may take
-_ALIKE = 1e-5  # relative: curves closer than that are of one algorithm
 Pair = tuple[Cell, Method, Method]
 
 
@@ -327,15 +324,6 @@ class Study:
         words = {"above": above, "below": below, "within": "no difference"}
         return words.get(decision.verdict, "undecided")
 
-    def alike(self) -> list[tuple[str, str]]:
-        """The pairs of methods whose curves agree in every cell and seed."""
-        every = [self.runs(cell) for cell in self.question.cells]
-        return [
-            (one.name, other.name)
-            for one, other in itertools.combinations(self.question.methods, 2)
-            if all(_agree(runs[one], runs[other]) for runs in every)
-        ]
-
 
 def _read_plan(question: Question) -> dict[str, Any]:
     """The plan of a study that was begun; {} of a new one. Raises ConfigError."""
@@ -354,15 +342,3 @@ def _read_plan(question: Question) -> dict[str, Any]:
 def _value(run: Run | None) -> float:
     value = None if run is None else value_of(run)
     return math.nan if value is None else value
-
-
-def _agree(one: Sequence[Run | None], other: Sequence[Run | None]) -> bool:
-    """Whether the curves of two methods agree, seed by seed, but for rounding."""
-
-    def same(a: Run | None, b: Run | None) -> bool:
-        if a is None or b is None:
-            return False
-        pairs = zip(curves_of(a), curves_of(b), strict=True)
-        return all(len(x) == len(y) and np.allclose(x, y, _ALIKE, 0.0, True) for x, y in pairs)
-
-    return bool(one) and all(same(a, b) for a, b in zip(one, other, strict=True))
