@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import click
@@ -25,7 +24,6 @@ from torch import Tensor, nn
 from fedloom.cli import exported
 from fedloom.config import Config
 from fedloom.data.own import cells
-from fedloom.engines.guard import at_server
 from fedloom.errors import CheckpointError, ConfigError, SettingError
 from fedloom.evaluation.scorer import keeps_no_statistics, samples
 from fedloom.evaluation.sizes import part_of
@@ -34,10 +32,8 @@ from fedloom.models.recurrent import RecurrentNet
 from fedloom.report import Run
 from fedloom.server import rounds
 from fedloom.storage.atomic import write_out
-from fedloom.storage.client_state import ClientMemory
 from fedloom.storage.manifest import BEST, check_file, round_folders
 from fedloom.storage.records import write_tensors
-from fedloom.storage.run_directory import RunDirectory
 
 from .export_check import ExportFacts
 
@@ -54,17 +50,14 @@ def newest(run: Run, config: Config | None, client: str | None) -> Newest:
     saved = [int(folder.name) for folder in round_folders(path / "checkpoints")]
     if max(saved, default=0) <= final and final:
         return _from_file(path / "model.safetensors", config, final)
-    if not saved:
-        raise CheckpointError(
-            f"'{path}' has neither a final model nor a checkpoint yet; `fedloom run --resume "
-            f"{quote(str(path))}` first"
-        )
     if config is None:
         raise ConfigError(
             f"'{path}' was started from Python and is not finished: only that code knows its "
-            "model; finish it there, or take x out of its checkpoint's state.safetensors"
+            "model; finish it there"
         )
-    return _from_checkpoint(path, config.experiment())
+    restored = config.experiment().open(path)
+    module = restored.exported()
+    return weights_of(module), module, restored.state.round, None
 
 
 def best(run: Run, config: Config | None) -> Newest:
@@ -89,17 +82,6 @@ def _from_file(file: Path, config: Config | None, round: int) -> Newest:
     net = config.net()
     net.start_from(weights)
     return weights, net.export(net.init()), round, None
-
-
-def _from_checkpoint(run: Path, experiment: Any) -> Newest:
-    experiment.engine = "serial"  # nothing is run, and the run may come from a larger machine
-    restored = experiment.build()
-    folder = RunDirectory(run)
-    state = folder.load(ClientMemory(folder.memory_folder), restored.net.device, older=False)
-    assert state is not None  # there is a manifest, and a damaged one raises
-    x = at_server(restored.plan.algorithm, restored.fed.seed, "model", state.round, state.srv.srv)
-    module = restored.net.export(x, state.buffers).cpu()
-    return weights_of(module), module, state.round, None
 
 
 def _of_client(restored: rounds.Run, client: str) -> Newest:
