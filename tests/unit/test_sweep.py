@@ -225,16 +225,3 @@ def test_a_stopped_search_tries_what_it_would_have(optuna, monkeypatch):
     again = swept("--trials", "4", "--out", "again")
     assert said_by(again) == said_by(done).replace("whole", "again")
     assert folders_in("again") == folders_in("whole")
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_what_is_worse_than_the_median_is_stopped(optuna):
-    words = ["rounds=4", "local.steps=40", "data.clients=8", "local.lr=1e-4..0.5:log"]
-    search = Search(Sweep("digits", [*words, "evaluate.every=1"], out="s", search=True), 8)
-    said = []
-    trials = search.run(False, lambda number, choice, state: said.append(state))
-    assert len(said) == 8 and set(said) == {"finished", "pruned"}
-    pruned = [t for t in trials if state_of(t.folder) == "pruned"]
-    assert len(pruned) == said.count("pruned")
-    assert not (pruned[0].folder / "summary.json").exists()
-    assert "worse than the median" in (pruned[0].folder / "pruned.txt").read_text()

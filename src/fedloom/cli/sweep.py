@@ -58,7 +58,7 @@ def sweep_command(
     The choice is by the validation split, cut from the clients' training data (a tenth, unless the
     recipe says otherwise); --by test is the papers' way. The same command resumes after any stop:
     finished runs are skipped. Lists keep their commas: model.hidden=[64,64],[128]. With --trials
-    Optuna chooses within values and ranges, and stops runs that are worse than the median.
+    Optuna chooses within values and ranges.
     """
     from fedloom.study import Search, Sweep, check_all, run_trial
     from fedloom.study.trial import as_words
@@ -131,5 +131,4 @@ def _line(row: Row, metric: Metric, best: bool) -> list[str]:
         "-" if value is None else human_value(value[0], metric.unit, value[1])
         for value in row.of.values()
     ]
-    state = "best" if best else "pruned" if row.pruned else ""
-    return [*row.choice.values(), str(row.seeds), *cells, state]
+    return [*row.choice.values(), str(row.seeds), *cells, "best" if best else ""]

@@ -20,8 +20,7 @@ from ..core.parsing import user_path
 from ..errors import ConfigError
 from ..report.curve_data import mean, measured, sd
 from ..report.runs import Run, load_run
-from ..storage.atomic import write_atomic
-from .trial import FAILURE, PRUNED, Trial, check_all, run_trial, state_of, trial_in
+from .trial import FAILURE, Trial, check_all, run_trial, state_of, trial_in
 
 Values = dict[str, list[str]]  # {setting: values to try, as they were typed}
 
@@ -189,7 +188,6 @@ class Row:
     seeds: int
     of: Mapping[str, Spread | None]
     failures: tuple[str, ...]
-    pruned: bool = False
 
     def value(self, by: str) -> float | None:
         """The mean that the choice is made by."""
@@ -210,7 +208,7 @@ def results(trials: Iterable[Trial]) -> list[Row]:
         at_ends = {s: [at_end(run, s) for run in runs] for s in ("validation", "test")}
         spreads = {split: spread(values) for split, values in at_ends.items()}
         why = tuple(file.read_text("utf-8").strip() for file in failed)
-        rows.append(Row(group[0].choice, len(runs), spreads, why, "pruned" in states.values()))
+        rows.append(Row(group[0].choice, len(runs), spreads, why))
     return rows
 
 
@@ -232,14 +230,13 @@ def best_of(rows: Sequence[Row], seeds: int, by: str, higher: bool | None = True
     return pick(whole, key=lambda row: row.value(by) or 0.0) if whole else None
 
 
-_UNPRUNED = 4  # trials that are run to their end before any is pruned
 Say = Callable[[int, Mapping[str, str], str], None]
 
 
 class Search:
-    """A search in the folder of a sweep, new or begun: each trial is a run as in a grid, and bad
-    ones are stopped early. The same command makes the same choices, for each trial has its own seed
-    and learns what ran before from the folders of the runs. count: trials in all.
+    """A search in the folder of a sweep, new or begun: each trial is a run as in a grid. The same
+    command makes the same choices, for each trial has its own seed and learns what ran before from
+    the folders of the runs. count: trials in all.
 
     Raises ConfigError if Optuna is missing, and for what cannot be run.
     """
@@ -252,12 +249,8 @@ class Search:
         self._sweep, self._count = sweep, count
         first = sweep.trials(sweep.example)[:1]
         check_all(first)
-        loop = first[0].config.experiment().build()
-        self._column, self._rounds = f"{sweep.by}_{loop.headline}", first[0].rounds
-        self._study = optuna.create_study(
-            direction="maximize" if loop.evaluator.curve.higher_is_better else "minimize",
-            pruner=optuna.pruners.MedianPruner(_UNPRUNED, n_warmup_steps=self._rounds // 4),
-        )
+        higher = first[0].config.experiment().build().evaluator.curve.higher_is_better
+        self._study = optuna.create_study(direction="maximize" if higher else "minimize")
 
     def run(self, progress: bool, say: Say) -> list[Trial]:
         """Run what is missing -> all runs, each combination once. say: told each trial's state."""
@@ -265,12 +258,17 @@ class Search:
 
         trials = dict[tuple[str, ...], list[Trial]]()
         for number in range(self._count):
-            sampler = optuna.samplers.TPESampler(seed=self._sweep.first + number)
-            self._study.sampler = sampler
+            self._study.sampler = optuna.samplers.TPESampler(seed=self._sweep.first + number)
             trial = self._study.ask()
             choice = {key: self._suggest(trial, key) for key in self._sweep.values}
             group = trials[tuple(choice.values())] = self._sweep.trials(choice)
-            say(number + 1, choice, self._run(trial, group, progress))
+            state = "finished"
+            for one in group:
+                state = run_trial(one, progress) if state == "finished" else state
+            value = results(group)[0].value(self._sweep.by) if state == "finished" else None
+            failed = optuna.trial.TrialState.FAIL if value is None else None
+            self._study.tell(trial, value, state=failed)
+            say(number + 1, choice, state)
         return [trial for group in trials.values() for trial in group]
 
     def _suggest(self, trial: Any, key: str) -> str:
@@ -279,41 +277,3 @@ class Search:
             return str(trial.suggest_categorical(key, self._sweep.values[key]))
         kind, suggest = (int, trial.suggest_int) if one.whole else (float, trial.suggest_float)
         return one.text(suggest(key, kind(one.low), kind(one.high), log=one.log))
-
-    def _run(self, trial: Any, group: Sequence[Trial], progress: bool) -> str:
-        """Run a trial for every seed -> its state. The first seed alone can be pruned."""
-        from optuna import TrialPruned
-        from optuna.trial import TrialState
-
-        before = self._before(group[0])
-        for number, measure in before.items():
-            trial.report(measure, number)
-
-        def watch(row: Mapping[str, Any]) -> None:
-            number, value = row["round"], row.get(self._column)
-            if value is not None and number not in before:
-                trial.report(value, number)
-                if number < self._rounds and trial.should_prune():
-                    raise TrialPruned(f"after round {number}: worse than the median then")
-
-        state = "finished"
-        for index, one in enumerate(group):
-            try:
-                state = run_trial(one, progress, on_evaluation=[] if index else [watch])
-            except TrialPruned as why:
-                write_atomic(one.folder / PRUNED, f"{why}\n")
-                state = "pruned"
-            if state != "finished":
-                break
-        value = results(group)[0].value(self._sweep.by) if state == "finished" else None
-        failed = TrialState.PRUNED if state == "pruned" else TrialState.FAIL
-        self._study.tell(trial, value, state=None if value is not None else failed)
-        return state
-
-    def _before(self, trial: Trial) -> dict[int, float]:
-        """{round: value} of what a run has measured before."""
-        if state_of(trial.folder) in ("new", "failed"):
-            return {}
-        run = load_run(trial.folder)
-        rows, values = measured(run, self._column)
-        return dict(zip(run.rounds[rows].tolist(), values.tolist(), strict=True))

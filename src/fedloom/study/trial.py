@@ -31,9 +31,8 @@ from ..storage.identity import bits_of, digest, run_digest
 from ..storage.manifest import is_finished, read_object
 from ..storage.run_directory import RunDirectory
 
-# in the folder of a run that did not finish, and will not: the reason
-FAILURE, PRUNED = "failure.txt", "pruned.txt"
-OVER = ("finished", "failed", "pruned")
+FAILURE = "failure.txt"  # in the folder of a run that did not finish, and will not: the reason
+OVER = ("finished", "failed")
 
 
 class Run(Protocol):
@@ -128,10 +127,9 @@ def check_all(trials: Sequence[Trial], cache: DataCache | None = None) -> None:
 
 
 def state_of(folder: Path) -> str:
-    """ "new", "begun", "finished", "failed" or "pruned"."""
-    for file, state in ((FAILURE, "failed"), (PRUNED, "pruned")):
-        if (folder / file).is_file():
-            return state
+    """ "new", "begun", "finished" or "failed"."""
+    if (folder / FAILURE).is_file():
+        return "failed"
     if is_finished(folder, read_object(folder, "summary.json")):
         return "finished"
     return "begun" if (folder / "config.toml").is_file() else "new"
@@ -309,7 +307,7 @@ class Observer:
         """A round is done."""
 
     def end(self, run: Run, state: str) -> None:
-        """A run is over: "finished", "failed", "pruned" or "refused"."""
+        """A run is over: "finished", "failed" or "refused"."""
 
 
 class Outcome(NamedTuple):
