@@ -6,9 +6,8 @@ import csv
 import io
 import math
 import re
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pydantic_core import to_json
 
@@ -275,54 +274,28 @@ def as_json(rows: Sequence[Row]) -> str:
 
 
 def as_latex(rows: Sequence[Row], names: Sequence[str] | None = None) -> str:
-    """Write the table as `tabular` does; empty for no rows. names: see `select_columns`; by default
-    those that fit a column of 3.4 inches at \\footnotesize.
+    """Write the table as a tabular of the package booktabs, the best cell of a column bold unless
+    all are printed alike; empty for no rows. names: see `select_columns`; by default a few.
     """
     all_columns = columns(rows)
     if not all_columns:
         return ""
     selected = select_columns(all_columns, _narrow(all_columns) if names is None else names)
-    base = next((row["against"] for row in rows if row.get("against")), "")
-    return tabular(selected, base)
-
-
-def tabular(columns: Sequence[Column], base: str = "") -> str:
-    """Write columns as a narrow tabular of the package booktabs; the best cell of a column is bold
-    unless all are printed alike. A comment says which row p is against (base).
-    """
-    columns = [_without_sign(column) for column in columns]
-    body = zip(
-        *([_folded(c, "l", _NAME) for c in columns[0].cells], *map(_marked, columns[1:])),
-        strict=True,
-    )
-    heads = [_folded(column.head, "r", _HEAD) for column in columns]
-    gaps = rf"*{{{len(columns) - 1}}}{{@{{\hspace{{6pt}}}}r}}"
-    start = rf"\begin{{tabular}}{{@{{}}l{gaps}@{{}}}}"
-    lines = [" & ".join(line) + r" \\" for line in [heads, *body]]
-    out = [start, r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
-    out.append(r"\end{tabular}")
-    if base and any(column.name.split()[-1] == "p" for column in columns):
-        out.append(f"% p: of the difference from {' '.join(base.split())}, by Holm")
+    heads = [tex(column.head) for column in selected]
+    body = zip([tex(c) for c in selected[0].cells], *map(_marked, selected[1:]), strict=True)
+    first, *lines = (" & ".join(line) + r" \\" for line in (heads, *body))
+    start = rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}"
+    out = [start, r"\toprule", first, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}"]
     return "\n".join(out) + "\n"
 
 
 def _narrow(columns: Sequence[Column]) -> list[str]:
-    """The names of the columns that a column of a paper has room for."""
+    """The names of the columns that a page of a paper has room for."""
     names = [column.name for column in columns]
     tested = names[names.index("rounds") + 1]
     cost = "bytes to target" if "bytes to target" in names else "bytes"
     narrow = ("measured", tested, "rounds to target", cost, "p")
     return [name for name in narrow if name in names]
-
-
-def _without_sign(column: Column) -> Column:
-    """A column of shares has its per cent in the heading alone."""
-    filled = [cell for cell in column.cells if cell != MISSING]
-    if not filled or not all(cell.endswith(" %") for cell in filled):
-        return column
-    name, comma, rest = column.head.partition(",")
-    cells = [cell.removesuffix(" %") for cell in column.cells]
-    return replace(column, head=f"{name} (%){comma}{rest}", cells=cells)
 
 
 def _marked(column: Column) -> list[str]:
@@ -332,15 +305,6 @@ def _marked(column: Column) -> list[str]:
         return [tex(cell) for cell in column.cells]
     best = column.cells[column.values.index(min(finite) if column.low else max(finite))]
     return [tex(cell, bold=cell == best) for cell in column.cells]
-
-
-_HEAD, _NAME = 9, 14  # letters in a line of a heading, and of a row's name
-
-
-def _folded(text: str, side: str, width: int) -> str:
-    """A heading or a name on as many lines as keep it narrow."""
-    lines = r"\\".join(map(tex, textwrap.wrap(text, width, break_long_words=False)))
-    return rf"\shortstack[{side}]{{{lines}}}" if r"\\" in lines else lines
 
 
 _SIGNS = {
