@@ -4,7 +4,6 @@ import runpy
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
 from fedloom.algorithms import CFedAvg
 from fedloom.compression.codecs import FedPAQ, Int8, TopK, make_codec
@@ -126,12 +125,10 @@ def test_a_size_is_cut_out_and_computes_what_was_evaluated(rule, size, fedloom):
     right = (module(data.test_inputs).argmax(1) == data.test_targets).double().mean()
     assert value == pytest.approx(float(right))
     numbers = sum(p.numel() for p in module.parameters())
-    mask = Path(f"a/export-{size}/mask.safetensors")
-    assert mask.exists() == (rule == "fiarse") == (numbers == 4810)
-    if mask.exists():
-        marks, weights = load_file(mask), module.state_dict()
-        assert sum(int(m.sum()) for m in marks.values()) == int(float(size) * 4810)
-        assert all(not weights[n][~m].any() for n, m in marks.items())
+    assert (rule == "fiarse") == (numbers == 4810)
+    if rule == "fiarse":
+        held = sum(int(p.count_nonzero()) for p in module.parameters())
+        assert held == int(float(size) * 4810)
 
 
 def test_only_a_run_with_sub_models_is_cut(fedloom, a):

@@ -15,12 +15,10 @@ from fedloom.storage.manifest import deployed
 from .printing import PATH
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from fedloom.config import Config
     from fedloom.report import Run
 
-_WEIGHTS, _MASK = "weights.safetensors", "mask.safetensors"
+_WEIGHTS = "weights.safetensors"
 # what an export may hold; an earlier one is taken away before another is written
 _FILES = ("model.pt2", "predict.py", "cells.py", "about.json", "README.md")
 
@@ -55,7 +53,7 @@ def export_command(
 
     An unfinished run gives the model of its last checkpoint; --best the one with the best value of
     the metric that checkpoint.keep_best names. A sub-model is a smaller network, or
-    for FIARSE and greedy pruning the whole one with zeros, and its mask in a file of its own.
+    for FIARSE and greedy pruning the whole one with zeros.
     If clients use models of their own (private layers, Ditto, fine-tuned), --client writes one.
     """
     from fedloom.federation.capacities import share_of
@@ -70,11 +68,10 @@ def export_command(
     config = _settings(loaded, client)
     newest = network.best(loaded, config) if best else network.newest(loaded, config, client)
     weights, module, round, number = newest
-    mask: dict[str, Tensor] = {}
     note, fraction = "", None
     if capacity is not None:
         fraction = share_of(capacity, "--capacity")
-        module, mask, note = network.cut_out(run, config, weights, fraction, round)
+        module, note = network.cut_out(run, config, weights, fraction, round)
     elif config is not None and module is not None:
         module = network.settled(module, config)
     if module is not None:
@@ -87,8 +84,6 @@ def export_command(
     code = network.write_script(out, module, facts)
     if by_name or facts.record["torch"] is None:  # else they are in the network alone
         network.write_weights(out / _WEIGHTS, weights, "the weights by name")
-    if mask:
-        network.write_weights(out / _MASK, mask, "which of them it holds")
     write_card(out / "README.md", loaded, facts)
     for line in facts.lacking():
         click.echo(line)
@@ -145,7 +140,7 @@ def _emptied(out: Path) -> Path:
             raise ConfigError(
                 f"--out '{out}' has files that are no export's, such as {old[-1]}; give a new name"
             )
-        for name in (*_FILES, _WEIGHTS, _MASK):
+        for name in (*_FILES, _WEIGHTS):
             (out / name).unlink(missing_ok=True)
         out.mkdir(parents=True, exist_ok=True)
     except ConfigError:

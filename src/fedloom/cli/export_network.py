@@ -105,33 +105,21 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
 
 def cut_out(
     run: Path, config: Config | None, weights: dict[str, Tensor], capacity: float, round: int
-) -> tuple[nn.Module, dict[str, Tensor], str]:
-    """The sub-model that a client of this capacity would receive after so many rounds.
-
-    -> the module: a smaller one, or the whole one with zeros; for the latter the mask, {name: 0/1
-    in the parameter's shape}; a description. A batch norm without running statistics gets those of
-    all training samples. Raises ConfigError for a run without sub-models, and for one that Python
-    code started: only that code knows its model.
+) -> tuple[nn.Module, str]:
+    """The sub-model that a client of this capacity would receive after so many rounds: a smaller
+    module, or the whole one with zeros; a description. Raises ConfigError for a run without them.
     """
-    if config is None:
-        raise ConfigError(
-            f"'{run}' was started from Python: only that code knows its model and its sub-models; "
-            "cut it there with part_of(rule, net, x, capacity, round) of "
-            "fedloom.evaluation.sizes"
-        )
-    submodel = config.submodel()
-    if submodel is None:
-        raise ConfigError(
-            f"'{run}' trained whole models, which are not made to be cut; start a run with "
-            "submodel=fiarse, or leave --capacity away"
-        )
+    submodel = None if config is None else config.submodel()
+    if config is None or submodel is None:
+        why = "it trained whole models, which are not made to be cut"
+        why = why if config else "only the Python code that started it knows its model"
+        raise ConfigError(f"'{run}': {why}; leave --capacity away")
     net = config.net()
     net.start_from(weights)
     view, module = part_of(submodel, net, net.init(), capacity, round)
     count = net.layout.d if view.held is None else len(view.held)
     words = f"{submodel.name} at capacity {capacity:g}: {count:,} of {net.layout.d:,} parameters"
-    words += f", round {round}"
-    return settled(module, config).cpu(), _mask(view, net.layout), words
+    return settled(module, config).cpu(), f"{words}, round {round}"
 
 
 def settled(module: nn.Module, config: Config) -> nn.Module:
@@ -141,13 +129,6 @@ def settled(module: nn.Module, config: Config) -> nn.Module:
     experiment = config.experiment()
     experiment.engine = "serial"  # nothing is run, and the run may come from a larger machine
     return with_statistics(module, samples(experiment.build().fed)).cpu()
-
-
-def _mask(view: Any, layout: Any) -> dict[str, Tensor]:
-    if view.held is None or view.net is not None:
-        return {}
-    marks = torch.zeros(layout.d, dtype=torch.bool).index_fill_(0, view.held.cpu(), True)
-    return {name: piece.clone() for name, piece in layout.views(marks).items()}
 
 
 # ------------------------------------------------------------------------------- what is written
