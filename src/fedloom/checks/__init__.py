@@ -101,10 +101,8 @@ def built(part: Any) -> Any:
 
 
 def parts_of(module: types.ModuleType, name: str = "") -> dict[str, Any]:
-    """{name: class or instance} of the parts that a module defines; of one of them, if named.
-
-    Classes that begin with an underscore are left out, and those of which the module has an
-    instance. Raises ConfigError if there is nothing, or not this name.
+    """{name: class or instance} of the parts that a module defines, without private ones; of one of
+    them, if named. Raises ConfigError.
     """
     every = {k: v for k, v in vars(module).items() if k[0] != "_" and _is_part(v, module)}
     if name:

@@ -66,10 +66,7 @@ def unequal(one: Any, other: Any) -> str:
 
 
 def unlike(one: Any, other: Any, tolerance: float) -> str:
-    """Where two records differ by more than rounding, and by how much; "" where they do not.
-
-    A difference counts relative to the largest magnitude of its tensor, or to 1 if that is more.
-    """
+    """Where two records differ by more than rounding of their largest value; "" if nowhere."""
     a, b = dict(_leaves(one, "")), dict(_leaves(other, ""))
     if a.keys() != b.keys():
         return f"the fields {', '.join(sorted(set(a) ^ set(b)))} are only in one of them"

@@ -64,9 +64,8 @@ def collect_facts(
     weights: Mapping[str, Tensor],
     client: int | None = None,
 ) -> ExportFacts:
-    """What a run says about the model of a round; capacity: of a sub-model; client: of
-    the model that this one uses, with its own rows. Raises CheckpointError where its description of
-    its inputs is damaged, ConfigError where a client's rows are not here.
+    """What a run says about the model of a round; capacity: of a sub-model; client: who uses it.
+    Raises CheckpointError where inputs are not described, ConfigError where rows are not here.
     """
     elsewhere = run.partition.get("tests_elsewhere")  # how many test rows nodes have
     elsewhere = elsewhere if isinstance(elsewhere, int) else 0

@@ -164,12 +164,9 @@ def write_script(out: Path, module: nn.Module | None, facts: ExportFacts) -> Pat
 def program(
     module: nn.Module, row: Tensor
 ) -> tuple[torch.export.ExportedProgram, tuple[int, int] | None]:
-    """A module, in evaluation mode, as a program for batches of any size.
-
-    row: one input, (1, ...). A recurrent network becomes its step, so that texts of any length can
-    be run: ((B, 1) tokens, state) -> (outputs, state); the second value returned is the size of
-    that state, layers and hidden units. It is None for other modules. Raises ConfigError with the
-    line that cannot be exported.
+    """A module as a program for batches of any size, by one input `row`, (1, ...); of a recurrent
+    network its step, ((B, 1) tokens, state) -> (outputs, state), and its layers and hidden units.
+    Raises ConfigError with the line that cannot be exported.
     """
     free = torch.export.Dim.DYNAMIC
     inputs: Any = torch.cat([row, row])  # torch takes a dimension of 1 for a constant

@@ -69,10 +69,7 @@ def drawing(later: str) -> Iterator[None]:
 
 
 def table(lines: Sequence[Sequence[str]], space: int | None = None) -> str:
-    """Aligned columns, indented, wrapped at words; empty without lines.
-
-    space: columns of the page; None: the terminal's, and without a terminal as many as needed.
-    """
+    """Aligned columns, indented, wrapped at words. space: of the page; None: of the terminal."""
     if not lines:
         return ""
     if space is None and sys.stdout.isatty():

@@ -131,11 +131,8 @@ def fitted(
     names: Sequence[str] | None = None,
     space: int | None = None,
 ) -> str:
-    """The comparison, without its less important columns if the page is too narrow for it; a name
-    that is too long goes on in the next line.
-
-    names: the columns that are wanted, none of which is left out; space: columns of the page; None:
-    `page_width`.
+    """The comparison, without its less important columns if the page is too narrow for it. names:
+    the columns that are wanted, none of which is left out; space: columns of the page.
     """
     space = page_width() if space is None else space
     whole = selected = select_columns(columns([dict(row) for row in rows]), names)

@@ -187,9 +187,8 @@ def _refuse_beside_resume(context: click.Context) -> None:
 
 
 def _resume_all(words: Sequence[str], quiet: bool, changed_code: bool) -> None:
-    """Go on with the runs among these words, with the changes among them. Of several a line each
-    says what became of it, and an error of one leaves the others; those that have finished with as
-    many rounds as are asked for stay as they are.
+    """Go on with the runs among these words, with the changes among them; of several a line each
+    says what became of it.
     """
     from fedloom.config import from_run
     from fedloom.config.overrides import refuse_repeats

@@ -145,10 +145,7 @@ class MeanLoss:
 
 
 def sample_examples(run: Run, on: str, examples: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Stored inputs and targets of a run's data, on its device: `examples` of them by the seed.
-
-    Raises ConfigError if there is no test set.
-    """
+    """Stored inputs and targets of a run, so many by the seed. Raises ConfigError without tests."""
     data = run.fed.data
     inputs, targets = data.inputs, data.targets
     if on == "test":

@@ -71,8 +71,7 @@ class Advised:
 
 def advised(source: str, words: Sequence[str], trials: int, most: int, out: Path) -> Advised:
     """FedAvg and the method of the settings, to be compared on a recipe or file with changes
-    KEY=VALUE. trials: of each method; most: seeds. Raises ConfigError for whatever is wrong with
-    them, and if the method of the settings cannot be run.
+    KEY=VALUE. trials: of each method; most: seeds. Raises ConfigError.
     """
     config = resolve(source, words)
     if seed := next((w for w in words if w.startswith("seed=")), ""):
@@ -158,9 +157,8 @@ def refusal(question: Question, method: Method, cache: DataCache) -> str:
 
 # ------------------------------------------------------------------------- which are compared
 def screened(advised: Advised, minutes: float, runs: Runs) -> Advised:
-    """The same advice with the two best of all other methods on validation splits as candidates, if
-    there is time to find them. minutes: for all of the advice. Raises ConfigError if there is none
-    and only FedAvg to compare, FedloomError if time ends before all methods are tried.
+    """The advice with the two best of all other methods on validation splits as candidates, if
+    there is time for that. Raises ConfigError or FedloomError if there is too little.
     """
     where, skipped = advised.where, dict(advised.skipped)
     others = allowed(where, advised.others, skipped, DataCache())

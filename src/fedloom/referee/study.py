@@ -186,9 +186,7 @@ Pair = tuple[Cell, Method, Method]
 
 class Study:
     """A study in its folder, new or begun. minutes: what it may take from now on; runner: runs what
-    is missing.
-
-    Raises ConfigError for what cannot be run, and for a folder with another study.
+    is missing. Raises ConfigError, also for a folder with another study.
     """
 
     def __init__(self, question: Question, minutes: float, runner: Runs) -> None:

@@ -69,11 +69,7 @@ def _each(run: Run, column: str) -> float | None:
 
 
 def partition_charts(groups: Sequence[Group]) -> list[Picture]:
-    """Draw the clients' data: one picture for each different partition among the groups.
-
-    Of several seeds the first that has a partition is shown.  A heat-map of clients by classes, or
-    only the sizes where there are no classes.
-    """
+    """Draw the clients' data: a picture for each different partition among the groups."""
     by_partition: dict[str, tuple[Mapping[str, Any], list[str]]] = {}
     for group in groups:
         for run in group.runs:
@@ -92,10 +88,8 @@ def partition_charts(groups: Sequence[Group]) -> list[Picture]:
 def partition_chart(
     partition: Mapping[str, Any], name: str = "partition", note: str = ""
 ) -> Picture:
-    """Draw one partition: sizes, and below them labels by clients where there are labels.
-
-    partition: sizes (N,), counts (N, C) or None, class_names, as in a run's partition.json; note:
-    what the title says of it. Raises ConfigError if matplotlib is missing.
+    """Draw one partition, as in a run's partition.json: sizes, and below them labels if there are
+    any. note: what the title says of it. Raises ConfigError if matplotlib is missing.
     """
     sizes: Ints = np.asarray(partition["sizes"], dtype=np.int64)
     spread = f"{sizes.size} clients with {sizes.min()} to {sizes.max()} samples each"
@@ -133,10 +127,7 @@ def partition_chart(
 
 
 def clients_chart(groups: Sequence[Group]) -> Picture | None:
-    """Draw a histogram of the metric over the clients, one row per group with shared bins.
-
-    Values of several seeds are pooled; clients without a value are left out.
-    """
+    """Draw a histogram of the metric over the clients of all seeds, a row per group."""
     rows = [(group, values) for group in groups if (values := _client_values(group)).size]
     if not rows:
         return None
@@ -171,10 +162,8 @@ def clients_chart(groups: Sequence[Group]) -> Picture | None:
 
 
 def reliability_chart(groups: Sequence[Group]) -> Picture | None:
-    """Draw how often the second class came against its predicted probability, and below the number
-    of test rows in each bin; of a single group also its clients, but for those with few rows.
-
-    The bins of several seeds are added up.
+    """Draw how often the second class came against its predicted probability, and the number of
+    test rows in each bin; of a single group also its clients with enough rows.
     """
     rows = [(group, bins) for group in groups if (bins := _bins(group)) is not None]
     if not rows:

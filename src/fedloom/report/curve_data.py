@@ -76,11 +76,8 @@ def tested_rows(run: Run, how: Value = "last-tenth") -> dict[int, float]:
 
 
 def value_of(run: Run, how: Value = "last-tenth") -> float | None:
-    """The value of a run's metric that is compared; None without an evaluation.
-
-    how: see core.curves.VALUES. Raises ConfigError for "best-of-validation" of a run without a
-    validation split, if nothing says which value is the best, and for what a mean over clients has
-    not.
+    """The value of a run's metric that is compared (core.curves.VALUES); None without an
+    evaluation. Raises ConfigError for a value that the run has not.
     """
     by_row = tested_rows(run, how)
     return by_row[max(by_row)] if by_row else None
@@ -126,11 +123,9 @@ def sd(values: Sequence[float | None]) -> float | None:
 
 
 def group_curve(group: Group, column: str, axis: Axis = "round") -> Curve | None:
-    """Average a column over the seeds that count, with the lowest and the highest seed as band.
-
-    Only rounds that every such seed measured are used, so that the end of a seed makes no jump;
-    bytes and seconds on the axis are means over the seeds as well. A value that is not finite
-    leaves a gap. None if there is no such round.
+    """A column's mean over the seeds that count, with the lowest and the highest as band, at the
+    rounds that all of them measured. A value that is not finite leaves a gap. None without such a
+    round.
     """
     runs = [run for run in group.averaged_runs if measured(run, column)[0].size]
     by_run = [set(run.rounds[measured(run, column)[0]].tolist()) for run in runs]

@@ -271,10 +271,7 @@ class Answer:
 
 
 def answer(groups: Sequence[Group], rows: Sequence[Row], gaps: Sequence[Difference]) -> Answer:
-    """The answer of these groups; rows: the comparison with the columns of the differences.
-
-    Values are those that are tested: of a group that is not, its own seeds'.
-    """
+    """The answer of these groups. rows: the comparison with the columns of the differences."""
     value = rows[0]["value"]
     values = tested_values(groups, value, gaps)
     means = {label: Paired.of([*by_seed.values()]) for label, by_seed in values.items()}

@@ -54,10 +54,7 @@ def _frame(run: Run, value: Value) -> pandas.DataFrame:
 
 
 def find_runs(patterns: Paths | Iterable[Paths]) -> list[Path]:
-    """Run directories of paths and patterns; a folder of runs stands for all of them.
-
-    Raises CheckpointError for a path without a run.
-    """
+    """Run directories of paths, patterns and folders of runs. Raises CheckpointError."""
     runs: list[Path] = []
     for one in [patterns] if isinstance(patterns, str | PathLike) else patterns:
         path = user_path(one)

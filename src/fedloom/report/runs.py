@@ -168,10 +168,8 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs that differ only in the seed, one of each; `label` is unlike every other group's.
-
-    repeated: runs left out because another of the same seed is there (see `group_runs`); place:
-    among the groups, from 0.
+    """Runs that differ only in the seed, one of each. repeated: runs left out because another of
+    the same seed is there; place: among the groups, from 0.
     """
 
     key: str
@@ -187,10 +185,7 @@ class Group:
 
     @property
     def averaged_runs(self) -> tuple[Run, ...]:
-        """The runs that means are over: the finished ones; if there are none, all with rounds.
-
-        A mean of one seed's last round and another's fifth would mean nothing.
-        """
+        """The runs that means are over: the finished ones; if there are none, all with rounds."""
         finished = tuple(run for run in self.runs if run.finished)
         return finished or tuple(run for run in self.runs if run.rounds.size)
 
@@ -216,10 +211,8 @@ class Group:
 
 
 def load_run(path: str | Path) -> Run:
-    """Read a run directory; files that a killed run had not yet written are left empty.
-
-    Raises CheckpointError if `path` is not a run directory, or one of its files is corrupt or was
-    altered after the run.
+    """Read a run directory; files that a killed run had not yet written are left empty. Raises
+    CheckpointError if there is none, or one of its files is corrupt or was altered.
     """
     path = user_path(path)
     text, config = _read_config(path)

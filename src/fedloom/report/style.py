@@ -77,10 +77,7 @@ def style_of(group: Group) -> Style:
 
 
 def figure(width: float, height: float) -> Figure:
-    """Make an empty figure (inches) that belongs to no global state.
-
-    Raises ConfigError if matplotlib is missing.
-    """
+    """An empty figure (inches) of no global state. Raises ConfigError without matplotlib."""
     need("matplotlib", "a picture", "report")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -133,10 +130,7 @@ def plain(axes: Axes, x: str, y: str) -> None:
 
 
 def line_with_band(axes: Axes, x: Any, mean: Any, low: Any, high: Any, style: Style) -> Any:
-    """Draw a group's mean and the band of its seeds; all of few points are marked, some of many.
-
-    x, mean, low, high: sequences of one length, in the units of the axes. Returns the line.
-    """
+    """Draw a group's mean and the band of its seeds, with marks -> the line."""
     every = 1 if len(x) <= _FEW else len(x) // 10
     look: dict[str, Any] = {
         "color": style.colour,

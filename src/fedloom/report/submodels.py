@@ -41,10 +41,8 @@ def sizes_of(groups: Sequence[Group]) -> list[str]:
 
 
 def size_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-    """Headings, and for each group a line of local and one of global values per size and on
-    average, as the papers' tables have them: means over the seeds, with their deviation. Then the
-    same of the mean of the last ten evaluations, how much of the model every size holds, and what
-    a local step takes.
+    """Headings, and for each group lines of local and global values per size and on average, of the
+    last ten evaluations, of how much a size holds, and of what a step takes.
     """
     sizes = sizes_of(groups)
     if not sizes:

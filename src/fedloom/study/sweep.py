@@ -234,11 +234,9 @@ Say = Callable[[int, Mapping[str, str], str], None]
 
 
 class Search:
-    """A search in the folder of a sweep, new or begun: each trial is a run as in a grid. The same
-    command makes the same choices, for each trial has its own seed and learns what ran before from
-    the folders of the runs. count: trials in all.
-
-    Raises ConfigError if Optuna is missing, and for what cannot be run.
+    """A search in the folder of a sweep, new or begun. The same command makes the same choices:
+    each trial has its own seed and learns what ran before from the folders. count: trials in all.
+    Raises ConfigError.
     """
 
     def __init__(self, sweep: Sweep, count: int) -> None:

@@ -136,12 +136,9 @@ def state_of(folder: Path) -> str:
 
 
 def run_trial(trial: Run, progress: bool = False, **more: Any) -> str:
-    """Run a trial, continue it, or skip it if it is over -> its state. more: as of
-    Config.experiment, such as data that are loaded already.
-
-    A run whose client fails, as with a learning rate that is too high, is a result too: the reason
-    stays in its folder, and the others go on. A run that has begun continues in the engine it
-    began with. Raises any other error of a run.
+    """Run a trial, continue it in the engine it began with, or skip it if it is over -> its state.
+    A run whose client fails is a result too: the reason stays in its folder. Raises any other
+    error. more: as of Config.experiment.
     """
     state, config = state_of(trial.folder), trial.config
     if state in OVER:
@@ -167,11 +164,8 @@ _PATIENCE = 60.0  # seconds that a stopped process has to save its state
 
 class Jobs:
     """Does pieces of work in `count` processes, each on its share of the processors; of one, in
-    this process.
-
-    work: called in a process as work(piece, say); it is sent there once, and keeps what it keeps
-    from piece to piece. It must be a module's function or an object of a module's class. SIGINT of
-    a terminal is left to this process, which stops the others with SIGTERM.
+    this process. work: sent there once and called as work(piece, say), a module's function or an
+    object of a module's class. This process stops the others with SIGTERM.
     """
 
     def __init__(self, work: Work, count: int) -> None:
