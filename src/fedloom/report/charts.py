@@ -12,7 +12,7 @@ import numpy as np
 
 from fedloom.core.parsing import parse_json
 
-from .curve_data import group_curve, mean, sd
+from .curve_data import group_curve, mean
 from .runs import Floats, Group, Ints, Run
 from .style import (
     Picture,
@@ -329,37 +329,6 @@ def measure_pictures(groups: Sequence[Group]) -> list[Picture]:
     pictures = [_curve(groups, column, label) for column, label in _CURVES.items()]
     pictures += [_norms(groups), _surfaces(groups), _planes(groups)]
     return [picture for picture in pictures if picture is not None]
-
-
-def measure_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-    """Headings, and a line per group and number of the files hessian, divergence and cka."""
-    lines = []
-    for group in groups:
-        by_label: dict[str, list[float]] = {}
-        for run in group.averaged_runs:
-            for label, value in _numbers(run).items():
-                by_label.setdefault(label, []).append(value)
-        for label, values in by_label.items():
-            cell = human_value(mean(values), "", sd(values))
-            lines.append([group.label, label, cell, str(len(values))])
-    return ["algorithm", "measured", "value", "seeds"], lines
-
-
-_NUMBERS = {
-    ("hessian", "top"): "top eigenvalue of the Hessian",
-    ("hessian", "trace"): "trace of the Hessian",
-    ("divergence", "after"): "divergence around the next model",
-    ("divergence", "before"): "divergence around the model before",
-    ("divergence", "mean"): "divergence around the local models' mean",
-}
-
-
-def _numbers(run: Run) -> dict[str, float]:
-    """{label: number} of a run's files."""
-    every = {label: file_of(run, file).get(key) for (file, key), label in _NUMBERS.items()}
-    layers = file_of(run, "cka").get("layers") or {}
-    every |= {f"CKA of local models, {layer}": value for layer, value in layers.items()}
-    return {label: float(value) for label, value in every.items() if value is not None}
 
 
 def file_of(run: Run, name: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from fedloom.evaluation.declared import OF_SITES
 from fedloom.storage.atomic import write_out
 from fedloom.storage.identity import flatten
 
-from .charts import field_bytes, measure_cells
+from .charts import field_bytes
 from .clients import attendance, client_cells, names_of, preparation_lines, unseen_cells
 from .curve_data import best, last
 from .curves import all_pictures
@@ -165,7 +165,6 @@ def _context(
         "attended": _attendance_tables(groups),
         "sizes": _coloured(groups, size_cells(groups)),
         "by_size": _images(pictures, "sizes"),
-        "measured": _coloured(groups, measure_cells(groups)),
         "measures": _images(pictures, "measures"),
         "fields": _fields(groups),
         "differences": _Table(*setting_cells(groups, within=True)),
