@@ -50,11 +50,11 @@ class Report:
     def __str__(self) -> str:
         words = {True: "ok", False: "FAILED", None: "left out"}
         width = max((len(o.name) for o in self.outcomes), default=0)
-        lines = [f"{self.part} ({self.kind})"]
-        for o in self.outcomes:
-            line = f"  {o.name:<{width}}  {words[o.passed]:<8}  {o.seconds:6.2f} s"
-            lines.append(f"{line}  {o.why}".rstrip())
-        return "\n".join(lines)
+        lines = [
+            f"  {o.name:<{width}}  {words[o.passed]:<8}  {o.seconds:6.2f} s  {o.why}".rstrip()
+            for o in self.outcomes
+        ]
+        return "\n".join([f"{self.part} ({self.kind})", *lines])
 
 
 @dataclass(frozen=True)

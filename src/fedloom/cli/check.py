@@ -11,15 +11,10 @@ import click
 from fedloom.core.own_parts import load, split
 from fedloom.errors import ConfigError, did_you_mean
 
-from .printing import as_json, folded, page_width, table
+from .printing import as_json, folded, page_width
 
 if TYPE_CHECKING:
     import types
-
-    from fedloom.checks import Report
-
-
-_WORDS = {True: "ok", False: "FAILED", None: "-"}
 
 
 @click.command("check", short_help="Check an algorithm, codec or another part of your own.")
@@ -54,8 +49,8 @@ def check_command(target: str, model: str | None, data: str | None, program: boo
         problem["data"] = problem["data"]()
     for label, part in parts_of(module, name).items():
         reports.append(check(part, name=label, **problem))
-        if not program:
-            _print(reports[-1], path)
+        for line in [] if program else [*str(reports[-1]).splitlines(), ""]:
+            click.echo(folded(line, page_width()))
     if program:
         click.echo(as_json({"parts": [asdict(r) | {"passed": r.passed} for r in reports]}))
     if failed := sum(len(report.failures) for report in reports):
@@ -72,14 +67,3 @@ def _object_named(module: types.ModuleType, name: str | None) -> Any:
             f"'{module.__file__}' has no '{name}'; {did_you_mean(name, vars(module))}"
         )
     return getattr(module, name)
-
-
-def _print(report: Report, path: Path) -> None:
-    lines = [[f"{report.part} ({report.kind}, {path.name})", "result", "seconds", ""]]
-    for o in report.outcomes:
-        remark = o.why if o.passed is None else ""
-        lines.append([o.name, _WORDS[o.passed], f"{o.seconds:.2f}", remark])
-    click.echo(table(lines, page_width()))
-    for o in report.failures:
-        click.echo(f"\n{o.name}\n{folded(f'  {o.why}', page_width())}")
-    click.echo()
