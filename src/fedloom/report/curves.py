@@ -96,7 +96,9 @@ def metric_curves(
     pictures = []
     for metric in dict.fromkeys(group.metric for group in groups):
         members = [group for group in groups if group.metric == metric]
-        goal = target if target is not None else _common_target(members)
+        goals = {r.target for group in members for r in group.runs if r.target is not None}
+        common = goals.pop() if len(goals) == 1 else None
+        goal = common if target is None else target
         for axis in ("round", "bytes", "seconds", "simulated"):
             picture = _metric_curve(members, metric, axis, goal, value)
             pictures += [picture] if picture else []
@@ -212,8 +214,3 @@ def _late_bounds(
     values = [low, high] if target is None else [low, high, target]
     margin = 0.1 * (high - low)
     return min(values) - margin, max(values) + margin
-
-
-def _common_target(groups: Sequence[Group]) -> float | None:
-    targets = {r.target for group in groups for r in group.runs if r.target is not None}
-    return targets.pop() if len(targets) == 1 else None

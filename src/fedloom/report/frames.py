@@ -59,7 +59,11 @@ def find_runs(patterns: Paths | Iterable[Paths]) -> list[Path]:
     for one in [patterns] if isinstance(patterns, str | PathLike) else patterns:
         path = user_path(one)
         places = [path] if path.exists() else [Path(p) for p in sorted(glob.glob(str(path)))]
-        inside = [run for place in places for run in _runs_in(place)]
+        inside = [
+            file.parent
+            for place in places
+            for file in ([*place.glob("config.toml")] or sorted(place.glob("*/config.toml")))
+        ]
         if not inside:
             why = "has no config.toml, nor has a folder in it" if places else "does not exist"
             raise CheckpointError(
@@ -67,9 +71,3 @@ def find_runs(patterns: Paths | Iterable[Paths]) -> list[Path]:
             )
         runs += inside
     return list(dict.fromkeys(runs))
-
-
-def _runs_in(place: Path) -> list[Path]:
-    if (place / "config.toml").is_file():
-        return [place]
-    return sorted(p.parent for p in place.glob("*/config.toml"))

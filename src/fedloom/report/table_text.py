@@ -62,7 +62,7 @@ def columns(rows: Sequence[Row]) -> list[Column]:
     if not rows:
         return []
     metrics = {(row["metric"], row.get("higher_is_better")) for row in rows}
-    metric, high = metrics.pop() if len(metrics) == 1 else ("metric", None)
+    metric, high = next(iter(metrics)) if len(metrics) == 1 else ("metric", None)
     tested = TESTED_HEADS[rows[0]["value"]]
 
     def measured(name: str, head: str, key: str, spread: str | None = None) -> Column:
@@ -73,7 +73,8 @@ def columns(rows: Sequence[Row]) -> list[Column]:
     labels = [f"{row['label']} ({row['state']})" if row["state"] else row["label"] for row in rows]
     every = [
         Column("algorithm", "algorithm", labels),
-        *_unlike(rows),
+        # what each row has measured, where rows differ in it
+        *[Column("measured", "measured", [row["metric"] for row in rows])] * (len(metrics) > 1),
         Column("seeds", "seeds", [str(row["seeds"]) for row in rows]),
         Column("rounds", "rounds", [str(row["rounds"]) for row in rows]),
         measured(metric, f"{metric}, {tested}", "value_mean", "value_sd"),
@@ -90,12 +91,6 @@ def columns(rows: Sequence[Row]) -> list[Column]:
     )
     every += [*_further(rows), *_skews(rows), *_costs(rows), *_tests(rows)]
     return [column for column in every if any(cell != MISSING for cell in column.cells)]
-
-
-def _unlike(rows: Sequence[Row]) -> list[Column]:
-    """What each row has measured, where rows differ in it."""
-    cells = [row["metric"] for row in rows]
-    return [Column("measured", "measured", cells)] if len({*cells}) > 1 else []
 
 
 def _further(rows: Sequence[Row]) -> list[Column]:
