@@ -22,18 +22,11 @@ SCHEDULE = Exponential(decay=0.9, step_decay=0.95)
 LOCAL = Local(epochs=1, batch=1, lr=LR, schedule=SCHEDULE)
 CLIP, DECAY = 1.5, 0.01
 ADAMW = {"lr": 0.05, "beta1": 0.8, "beta2": 0.95, "weight_decay": 0.1}
-
-
-def cohort(t):
-    return COHORTS[t % len(COHORTS)]
-
-
-def gradient(i, y):
-    return A[i] * (y - B[i])
-
-
-def loss(i, y):
-    return (A[i] / 2 * (y - B[i]) ** 2).sum()
+cohort = lambda t: COHORTS[t % len(COHORTS)]
+gradient = lambda i, y: A[i] * (y - B[i])
+loss = lambda i, y: (A[i] / 2 * (y - B[i]) ** 2).sum()
+rates = lambda i, t: [LR * SCHEDULE(t, k) for k in range(SIZES[i])]
+times = lambda server_lr: lambda t, d: server_lr * d
 
 
 def along(v):
@@ -45,10 +38,6 @@ def sharp(i, y, rho, mix=1.0):
     """(1 - mix) g(y) + mix g(y + rho g(y) / ||g(y)||)."""
     g = gradient(i, y)
     return (1 - mix) * g + mix * gradient(i, y + rho * along(g))
-
-
-def rates(i, t):
-    return [LR * SCHEDULE(t, k) for k in range(SIZES[i])]
 
 
 def sgd(i, t, start, grad):
@@ -70,22 +59,16 @@ def weighted(members, rows, weights=SIZES):
 
 
 # ------------------------------------------------------------------- the server's use of mean moves
-def plain(move, grad=gradient):
-    """x <- x + move(t, mean delta), from plain local steps along grad."""
+def plain(move, rho=0.0):
+    """x <- x + move(t, mean delta), from plain local steps, or SAM's."""
     x = np.zeros(2)
     for t in range(ROUNDS):
         yield x
-        x = x + move(t, weighted(cohort(t), [sgd(i, t, x, grad) for i in cohort(t)]))
+        deltas = [sgd(i, t, x, lambda i, y: sharp(i, y, rho)) for i in cohort(t)]
+        x = x + move(t, weighted(cohort(t), deltas))
 
 
-def times(server_lr):
-    return lambda t, d: server_lr * d
-
-
-PLAIN = times(1.0)
-
-
-def adaptive(second, v0, server_lr=0.1, beta1=0.9, tau=0.01):
+def adaptive(second, v0=1e-4, server_lr=0.1, beta1=0.9, tau=0.01):
     """Reddi et al., Algorithm 2: lines 10 to 14."""
     m, v = np.zeros(2), np.full(2, v0)
 
@@ -98,15 +81,12 @@ def adaptive(second, v0, server_lr=0.1, beta1=0.9, tau=0.01):
     return move
 
 
-def adam(v, square):
-    return 0.99 * v + 0.01 * square
+adam = lambda v, square: 0.99 * v + 0.01 * square
+yogi = lambda v, square: v - 0.01 * square * np.sign(v - square)
+top = lambda p: np.where(np.arange(2) == np.argmax(np.abs(p)), p, 0.0)
 
 
-def yogi(v, square):
-    return v - 0.01 * square * np.sign(v - square)
-
-
-def amsgrad(option, eps, start, corrected, server_lr=0.1, beta1=0.9, beta2=0.99):
+def amsgrad(option, eps, start=0.0, corrected=False, server_lr=0.1, beta1=0.9, beta2=0.99):
     """Wang, Lin & Chen, Algorithm 1; option 1 takes the floor into the maximum."""
     m, v, top = np.zeros(2), np.zeros(2), np.full(2, start)
 
@@ -114,10 +94,8 @@ def amsgrad(option, eps, start, corrected, server_lr=0.1, beta1=0.9, beta2=0.99)
         nonlocal m, v, top
         m, v = beta1 * m + (1 - beta1) * d, beta2 * v + (1 - beta2) * d * d
         top = np.maximum(top, np.maximum(v, eps) if option == 1 else v)
-        mm, vv = (
-            (m / (1 - beta1 ** (t + 1)), top / (1 - beta2 ** (t + 1))) if corrected else (m, top)
-        )
-        return server_lr * mm / (np.sqrt(vv) + (eps if option == 2 else 0.0))
+        by_m, by_v = (1 - beta1 ** (t + 1), 1 - beta2 ** (t + 1)) if corrected else (1, 1)
+        return server_lr * m / by_m / (np.sqrt(top / by_v) + (eps if option == 2 else 0.0))
 
     return move
 
@@ -235,7 +213,7 @@ def feddc(alpha, eta0=None, scaled=False, weights=SIZES):
         np.testing.assert_allclose(g, of_all(g_i), rtol=0, atol=1e-12)
 
 
-def scaffold(rho=0.0, move=PLAIN, option=2):
+def scaffold(rho=0.0, server_lr=1.0, move=None, option=2):
     """SCAFFOLD on SAM's gradients: line 10 has g~ - c_i + c. Option I: c_i is the gradient at the
     received model, perturbed as those of the steps are.
     """
@@ -249,7 +227,8 @@ def scaffold(rho=0.0, move=PLAIN, option=2):
             new[i] = c_i[i] - c - moves[-1] / sum(rates(i, t))
             if option == 1:
                 new[i] = sharp(i, x, rho)
-        x, c, c_i = x + move(t, weighted(cohort(t), moves)), c + of_all(new - c_i), new
+        step = (move or times(server_lr))(t, weighted(cohort(t), moves))
+        x, c, c_i = x + step, c + of_all(new - c_i), new
 
 
 def fedsmoo(rho, beta, dynamic=True, correction=True):
@@ -373,11 +352,6 @@ def downlink(corrected):
             moves.append(sgd(i, t, seen, lambda i, y, shift=shift: gradient(i, y) + shift))
             new[i] = c_i[i] - c_seen - moves[-1] / sum(rates(i, t))
         x, c, c_i = x + weighted(cohort(t), moves), c + of_all(new - c_i), new
-
-
-def top(p):
-    """The larger of two."""
-    return np.where(np.arange(2) == np.argmax(np.abs(p)), p, 0.0)
 
 
 # ------------------------------------------------------------------- estimators and second moments

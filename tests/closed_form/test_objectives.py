@@ -13,7 +13,7 @@ from fedloom.core.net import Net
 from fedloom.core.vector import rec
 from fedloom.data import from_clients
 from fedloom.errors import CompositionError, ConfigError, DataError
-from fedloom.objectives import MOON, OBJECTIVES, CrossEntropy, FedDecorr, FedLC, FedMLB, FedNTD
+from fedloom.objectives import MOON, OBJECTIVES, CrossEntropy, FedDecorr, FedLC, FedNTD
 from fedloom.objectives.feddecorr import decorrelation
 from fedloom.objectives.fedntd import not_true
 from losses import (
@@ -125,16 +125,6 @@ def test_one_class_alone_has_nothing_to_distil():
     close(g, np.zeros((2, 1)), 0)
 
 
-def test_moon_without_a_previous_model_is_cross_entropy():
-    net, info = three_blocks(), rec(counts=t(COUNTS), d=D)
-    mem = MOON().init(info)
-    assert mem.prev.shape == (D,)
-    got, value = live_gradient(net, MOON(mu=100.0), mem)
-    want, plain = live_gradient(net, CrossEntropy(), mem)
-    close(got, want, 1e-15)
-    close(value, plain, 1e-15)
-
-
 def test_moon_needs_no_finite_model_at_zero():
     class Weighed(nn.Linear):  # divides by the norm of its weights
         def forward(self, a):
@@ -171,12 +161,6 @@ def test_cross_entropy_of_every_example_and_its_gradient_in_numpy(classes):
     close(torch.autograd.grad(each.sum(), outputs)[0], np.array(slope))
     single = CrossEntropy().score(outputs.detach().float() * 30, (None, targets))
     assert bool(torch.isfinite(single).all())
-
-
-def test_a_label_that_is_no_class_is_an_error():
-    for label in (3, -1):
-        with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
-            CrossEntropy().score(torch.zeros(2, 3), (None, torch.tensor([0, label])))
 
 
 # -------------------------------------------------------------------------------- through rounds
@@ -236,39 +220,20 @@ def test_fedlc_remembers_its_own_label_counts():
 
 
 # ------------------------------------------------------------------------------------- bad input
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda: MOON(tau=0.0), "MOON.tau"),
-        (lambda: MOON(mu=-1.0), "MOON.mu"),
-        (lambda: FedMLB(tau=-1.0), "FedMLB.tau"),
-        (lambda: FedDecorr(beta=-0.1), "FedDecorr.beta"),
-        (lambda: FedLC(tau=-1.0), "FedLC.tau"),
-        (lambda: FedNTD(form="other"), "FedNTD.form must be one of fedacg, official"),
-        (lambda: FedNTD(beta=1.5), r"FedNTD.beta must be in \[0, 1\] with form 'fedacg'"),
-    ],
-)
-def test_settings_out_of_range_are_refused(make, says):
-    with pytest.raises(ConfigError, match=says):
-        make()
+def test_fedntds_forms_have_weights_of_their_own():
+    for given, says in (
+        ({"form": "other"}, "FedNTD.form must be one of fedacg, official"),
+        ({"beta": 1.5}, r"FedNTD.beta must be in \[0, 1\] with form 'fedacg'"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            FedNTD(**given)
     assert FedNTD(form="official", beta=1.5).beta == 1.5
-
-
-class Opaque(nn.Module):
-    """No blocks."""
-
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Linear(5, 3)
-
-    def forward(self, inputs):
-        return self.net(inputs)
 
 
 @pytest.mark.parametrize("name", ["moon", "fedmlb", "feddecorr"])
 def test_a_model_without_blocks_is_refused_by_name(name):
-    experiment = small(FedAvg(), model=Opaque(), objective=OBJECTIVES[name]())
-    with pytest.raises(CompositionError, match=f"{OBJECTIVES[name].__name__} and Opaque: .*blocks"):
+    experiment = small(FedAvg(), model=nn.Linear(5, 3), objective=OBJECTIVES[name]())
+    with pytest.raises(CompositionError, match=f"{OBJECTIVES[name].__name__} and Linear: .*blocks"):
         list(trace(experiment, 1))
 
 

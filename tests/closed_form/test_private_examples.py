@@ -11,20 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from fedloom import Evaluation, Experiment, Local
-from fedloom.algorithms import FAFED, FedAvg, Mime
-from fedloom.algorithms.registry import make_algorithm
+from fedloom.algorithms import FedAvg
 from fedloom.core.net import Variables
 from fedloom.data import from_clients
 from fedloom.errors import CompositionError, ConfigError
-from fedloom.federation.choice import PowerOfChoice
 from fedloom.federation.clock import Asynchronous
 from fedloom.federation.private_examples import ExamplePrivacy
-from fedloom.objectives import FedDecorr, FedLC, Function
-from fedloom.submodels import HeteroFL
-from tiny import models, small
+from fedloom.objectives import Function
+from tiny import models, quadratics, small
 
 pytestmark = pytest.mark.usefixtures("accounts_at_hand")  # a step costs 0.5
 TINY = 1e-12  # noise that no digit of a test shows
@@ -33,17 +29,13 @@ TINY = 1e-12  # noise that no digit of a test shows
 def linear(noise: float, clip: float, steps: int = 1, **changes: Any) -> Experiment:
     """Two clients with f_j(x) = a_j x: the gradient of an example is its row a_j (2,)."""
     rows = [np.array([[3.0, 4.0], [0.3, 0.4], [-6.0, 8.0]]), np.array([[1.0, 0.0], [0.0, 2.0]])]
-    settings: dict[str, Any] = {
-        "algorithm": FedAvg(),
-        "model": Variables(torch.zeros(2, dtype=torch.float64)),
+    dp = ExamplePrivacy(noise=noise, clip=clip)
+    settings = {
         "data": from_clients([(a, a) for a in rows], dtype=torch.float64),
         "objective": Function(f=lambda x, a, b: (a * x).sum(1).mean()),
-        "local": Local(steps=steps, lr=0.5, batch=None, dp=ExamplePrivacy(noise=noise, clip=clip)),
-        "rounds": 1,
-        "engine": "serial",
-        "device": "cpu",
+        "local": Local(steps=steps, lr=0.5, batch=None, dp=dp),
     }
-    return Experiment(**(settings | changes))
+    return quadratics(FedAvg(), **(settings | changes))
 
 
 @pytest.mark.parametrize("engine", ["serial", "vectorised:2"])
@@ -168,52 +160,12 @@ def test_a_budget_stops_clients_under_an_asynchronous_clock() -> None:
 
 
 # ---------------------------------------------------------------------------------------- refusals
-class Twice(FedAvg):
-    """Looks at all data in every step."""
-
-    def direction(self, x: Any, loc: Any, msg: Any, mem: Any, grad: Any, job: Any) -> Any:
-        return grad(x) + 0 * job.full(x), loc
-
-
 class Later(FedAvg):
     """Asks for a second gradient where no trace of a first step does."""
 
     def direction(self, x: Any, loc: Any, msg: Any, mem: Any, grad: Any, job: Any) -> Any:
         later = isinstance(job.step, torch.Tensor) or job.step > 0
         return grad(x) + (grad(msg.x) if later else 0), loc
-
-
-def batch_norm() -> nn.Module:
-    return nn.Sequential(nn.Linear(5, 9), nn.BatchNorm1d(9), nn.Linear(9, 3))
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "changes", "said"),
-    [
-        (FAFED(), {}, "local.dp and FAFED: what clients answer before"),
-        (make_algorithm("fedsmoo"), {}, "local.dp and FedSMOO: it asks for a second gradient"),
-        (Mime(), {}, "local.dp and Mime: what clients answer before"),
-        (Twice(), {}, "local.dp and Twice: it asks for job.full"),
-        (FedAvg(), {"sam": 0.1}, "local.dp and Sam: it asks for a second gradient"),
-        (FedAvg(), {"objective": FedLC()}, "local.dp and FedLC: it counts"),
-        (FedAvg(), {"objective": FedDecorr()}, "local.dp and FedDecorr: the loss of a batch"),
-        (FedAvg(), {"model": batch_norm()}, r"local.dp and BatchNorm1d \('1'\): it mixes"),
-        (
-            FedAvg(),
-            {"submodel": HeteroFL(owners=True), "capacities": [1.0]},
-            "HeteroFL: it averages",
-        ),
-        (FedAvg(), {"order": "text"}, "local.order = text and local.dp"),
-        (FedAvg(), {"choose": PowerOfChoice(among=5)}, "PowerOfChoice: its candidates tell"),
-    ],
-)
-def test_what_is_outside_of_the_accounts_is_refused_by_name(
-    algorithm: Any, changes: dict[str, Any], said: str
-) -> None:
-    given = {k: v for k, v in changes.items() if k in ("sam", "order")}
-    more = {k: v for k, v in changes.items() if k not in given}
-    with pytest.raises((CompositionError, ConfigError), match=said):
-        small(algorithm, local=Local(dp=ExamplePrivacy(), **given), **more).build()
 
 
 @pytest.mark.parametrize("engine", ["serial", "vectorised:2"])

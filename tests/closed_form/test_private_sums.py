@@ -196,7 +196,6 @@ def test_all_others_are_neighbours_of_few_clients_and_where_fewer_do_not_do():
 
 
 def pieces(hoods, there):
-    """How many pieces the neighbours' graph has on those who are there."""
     left, result = {*there}, 0
     while left:
         result, edge = result + 1, [left.pop()]
@@ -289,10 +288,7 @@ PRIVATE: dict[str, Row] = {
     "available": {"availability": Availability(share=0.4)},
     "poisson": {"sampling": "poisson"},
     "bernoulli": {"sampling": "bernoulli"},
-    "late": {
-        "availability": Availability(dropout=0.3, over_selection=1.4),
-        "devices": LogNormal(),
-    },
+    "late": {"availability": Availability(dropout=0.3, over_selection=1.4), "devices": LogNormal()},
 }
 
 
@@ -316,10 +312,7 @@ RULES: dict[str, tuple[Row, Any]] = {
         {"aggregation": Krum(hostile=0.2), "cohort": 7},
         lambda asked, came: came >= 2 * math.ceil(0.2 * came - 1e-9) + 3,
     ),
-    "multi-krum": (
-        {"aggregation": Krum(hostile=0.0, several=4)},
-        lambda asked, came: came >= 4,
-    ),
+    "multi-krum": ({"aggregation": Krum(hostile=0.0, several=4)}, lambda asked, came: came >= 4),
 }
 
 

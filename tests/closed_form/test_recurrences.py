@@ -12,58 +12,61 @@ import recurrences as paper
 from recurrences import ADAMW, ALIKE, CLIP, COHORTS, DECAY, LOCAL, SIZES
 
 import fedloom.algorithms as ours
-import fedloom.wrappers as around
 from fedloom import FedAvg, Local, LocalSGD
 from fedloom.compression.codecs import Sign, Threshold, TopK
 from fedloom.compression.error_feedback import Residual
 from fedloom.compression.link import FieldCodec, Link
 from fedloom.errors import CompositionError, ConfigError
+from fedloom.wrappers import (
+    Average,
+    Lookahead,
+    Momentum,
+    Nesterov,
+    Prox,
+    Sam,
+    ServerAdam,
+    ServerOpt,
+)
 from tiny import bits, near, quadratics, trace
 
 KNOBS = {"server_lr": 0.1, "tau": 0.01}
-# a plain momentum and an adaptive one, seen from the command line's side
-BALL = around.ServerOpt(inner=around.Prox(inner=LocalSGD(), mu=0.2), opt=around.Momentum(beta=0.6))
+served = lambda opt, inner: ServerOpt(inner=inner, opt=opt)
+
+
 EQUAL = {"weighting": "uniform"}
 WITH_MOMENTUM = {"local": dataclasses.replace(LOCAL, momentum=0.7)}
 WITH_ADAMW = {"local": Local(steps=3, batch=1, optimiser="adamw", **ADAMW)}
 HALF = TopK(ratio=0.5)
 DOWN = {"compress": Link(down=HALF)}
+coded = lambda codec, *feedback: EQUAL | {"compress": FieldCodec(codec, *feedback)}
+signs = lambda p: np.abs(p).mean() * np.where(p < 0, -1.0, 1.0)
+above = lambda p: np.where(np.abs(p) > 0.1, p, 0.0)
 
 
-def coded(codec, *feedback):
-    return EQUAL | {"compress": FieldCodec(codec, *feedback)}
-
-
-def fafed(**options):
+def as_fafed(**options):
     return ours.FAFED(**options), lambda: paper.fafed(**options)
 
 
-def signs(p):
-    return np.abs(p).mean() * np.where(p < 0, -1.0, 1.0)
+def as_plain(algorithm, move):
+    """A method whose server makes this move of the mean of plain local steps."""
+    return algorithm, lambda: paper.plain(move())
 
 
-def above(p):
-    return np.where(np.abs(p) > 0.1, p, 0.0)
+def as_smoo(**options):
+    return ours.FedSMOO(rho=0.3, beta=2.0, **options), lambda: paper.fedsmoo(0.3, 2.0, **options)
 
 
-# method, its recurrence and, of some, other settings
+SIZED_DYN, SIZED_DC = (kind(alpha=0.5, size_scaled=True) for kind in (ours.FedDyn, ours.FedDC))
+OPTION_I, DIVIDED = ours.Scaffold(option=1), ours.CFedAvg(per_step=True)
+MEAN = served(Average(lr=0.7), LocalSGD())
 CASES = {
-    "fedavg": (FedAvg(server_lr=0.9), lambda: paper.plain(paper.times(0.9))),
-    "fedavg, server_lr as an optimiser": (
-        around.ServerOpt(inner=LocalSGD(), opt=around.Average(lr=0.7)),
-        lambda: paper.plain(paper.times(0.7)),
-    ),
+    "fedavg": as_plain(FedAvg(server_lr=0.9), lambda: paper.times(0.9)),
+    "fedavg, the rate of an optimiser": as_plain(MEAN, lambda: paper.times(0.7)),
     "fedavg, the way down coded": (FedAvg(), lambda: paper.downlink(False), DOWN),
-    "fedsam": (
-        ours.fedsam(rho=0.3, server_lr=0.8),
-        lambda: paper.plain(paper.times(0.8), lambda i, y: paper.sharp(i, y, 0.3)),
-    ),
+    "fedsam": (ours.fedsam(rho=0.3, server_lr=0.8), lambda: paper.plain(paper.times(0.8), 0.3)),
     "fedcm": (ours.FedCM(alpha=0.3, server_lr=0.9), lambda: paper.fedcm(0.3, 0.0, 0.9)),
     "mofedsam": (ours.mofedsam(alpha=0.4, rho=0.2), lambda: paper.fedcm(0.4, 0.2)),
-    "fedgamma": (
-        ours.fedgamma(rho=0.3, server_lr=0.9),
-        lambda: paper.scaffold(0.3, paper.times(0.9)),
-    ),
+    "fedgamma": (ours.fedgamma(rho=0.3, server_lr=0.9), lambda: paper.scaffold(0.3, 0.9)),
     "fedspeed": (ours.fedspeed(alpha=0.5, rho=0.2), lambda: paper.feddyn(0.5, 0.2)),
     "fedspeed, mixed": (
         ours.fedspeed(alpha=0.5, rho=0.2, mix=0.3),
@@ -71,48 +74,39 @@ CASES = {
     ),
     "feddyn": (ours.FedDyn(alpha=0.5), lambda: paper.feddyn(0.5)),
     "feddyn, ahead": (
-        around.Lookahead(inner=ours.FedDyn(alpha=0.5), lam=0.6),
+        Lookahead(inner=ours.FedDyn(alpha=0.5), lam=0.6),
         lambda: paper.feddyn(0.5, lam=0.6),
     ),
-    "feddyn, by size": (
-        ours.FedDyn(alpha=0.5, size_scaled=True),
-        lambda: paper.feddyn(0.5, scaled=True),
-    ),
-    "feddyn, by size, of equal weights": (
-        ours.FedDyn(alpha=0.5, size_scaled=True),
+    "feddyn, by size": (SIZED_DYN, lambda: paper.feddyn(0.5, scaled=True)),
+    "feddyn, by size, alike": (
+        SIZED_DYN,
         lambda: paper.feddyn(0.5, scaled=True, weights=ALIKE),
         EQUAL,
     ),
     "feddc": (ours.FedDC(alpha=0.2), lambda: paper.feddc(0.2)),
     "feddc, the code's rate": (ours.FedDC(alpha=0.2, eta0=0.1), lambda: paper.feddc(0.2, 0.1)),
-    "feddc, by size": (
-        ours.FedDC(alpha=0.5, size_scaled=True),
-        lambda: paper.feddc(0.5, scaled=True),
-    ),
-    "feddc, by size, of equal weights": (
-        ours.FedDC(alpha=0.5, size_scaled=True),
+    "feddc, by size": (SIZED_DC, lambda: paper.feddc(0.5, scaled=True)),
+    "feddc, by size, alike": (
+        SIZED_DC,
         lambda: paper.feddc(0.5, scaled=True, weights=ALIKE),
         EQUAL,
     ),
     "stem": (ours.STEM(alpha=0.2), lambda: paper.stem(0.2)),
-    "stem, with SAM": (
-        around.Sam(inner=ours.STEM(alpha=0.2), rho=0.3),
-        lambda: paper.stem(0.2, None, 0.3),
-    ),
+    "stem, SAM": (Sam(inner=ours.STEM(alpha=0.2), rho=0.3), lambda: paper.stem(0.2, None, 0.3)),
     "stem, alpha of the rate": (ours.STEM(c=30.0), lambda: paper.stem(None, 30.0)),
-    "fafed": fafed(),
+    "fafed": as_fafed(),
     "fafed, of equal weights": (ours.FAFED(), lambda: paper.fafed(weights=ALIKE), EQUAL),
-    "fafed, heavy memory": fafed(alpha=0.1),
-    "fafed, light memory": fafed(alpha=0.9, beta=0.1, rho=0.1),
-    "fafed, Theorem 2's alpha": fafed(c=40.0),
-    "fafed, the authors' factor": fafed(ext=0.95, alpha=0.1),
-    "fafed, first step as the others": fafed(precondition_first_step=True),
-    "fafed, the authors' order": fafed(a_lag=True),
-    "fafed, a global rate": fafed(matrix="global", beta=0.5),
-    "fafed, AdaGrad-Norm": fafed(matrix="norm", rho=0.1),
+    "fafed, heavy memory": as_fafed(alpha=0.1),
+    "fafed, light memory": as_fafed(alpha=0.9, beta=0.1, rho=0.1),
+    "fafed, Theorem 2's alpha": as_fafed(c=40.0),
+    "fafed, the authors' factor": as_fafed(ext=0.95, alpha=0.1),
+    "fafed, first step as the others": as_fafed(precondition_first_step=True),
+    "fafed, the authors' order": as_fafed(a_lag=True),
+    "fafed, a global rate": as_fafed(matrix="global", beta=0.5),
+    "fafed, AdaGrad-Norm": as_fafed(matrix="norm", rho=0.1),
     "fednova": (ours.FedNova(server_lr=0.9), lambda: paper.fednova(0.9)),
     "fednova, momentum": (ours.FedNova(), lambda: paper.fednova(momentum=0.7), WITH_MOMENTUM),
-    "fednova, momentum of equal weights": (
+    "fednova, momentum, alike": (
         ours.FedNova(),
         lambda: paper.fednova(momentum=0.7, weights=ALIKE),
         WITH_MOMENTUM | EQUAL,
@@ -124,12 +118,12 @@ CASES = {
     ),
     "cfedavg, top-k": (ours.CFedAvg(), lambda: paper.cfedavg(paper.top), coded(HALF, Residual())),
     "cfedavg, top-k of a move by its steps, forgotten": (
-        ours.CFedAvg(per_step=True),
+        DIVIDED,
         lambda: paper.cfedavg(paper.top, True, feedback=False),
         coded(HALF),
     ),
     "cfedavg, signs of a move by its steps": (
-        ours.CFedAvg(per_step=True),
+        DIVIDED,
         lambda: paper.cfedavg(signs, True),
         coded(Sign(), Residual()),
     ),
@@ -143,68 +137,47 @@ CASES = {
         lambda: paper.cfedavg(above),
         coded(Threshold(tau=0.1), Residual()),
     ),
-    "scaffold": (ours.Scaffold(server_lr=0.9), lambda: paper.scaffold(move=paper.times(0.9))),
-    "scaffold, option I": (ours.Scaffold(option=1), lambda: paper.scaffold(option=1)),
-    "scaffold, option I, with SAM": (
-        around.Sam(inner=ours.Scaffold(option=1), rho=0.3),
+    "scaffold": (ours.Scaffold(server_lr=0.9), lambda: paper.scaffold(server_lr=0.9)),
+    "scaffold, option I": (OPTION_I, lambda: paper.scaffold(option=1)),
+    "scaffold, option I, SAM": (
+        Sam(inner=OPTION_I, rho=0.3),
         lambda: paper.scaffold(0.3, option=1),
     ),
     "scaffold, the way down coded": (ours.Scaffold(), lambda: paper.downlink(True), DOWN),
     "scaffold, its move through Adam": (
-        around.ServerOpt(inner=ours.Scaffold(), opt=around.ServerAdam(lr=0.1, tau=0.01)),
-        lambda: paper.scaffold(move=paper.adaptive(paper.adam, 1e-4)),
+        served(ServerAdam(lr=0.1, tau=0.01), ours.Scaffold()),
+        lambda: paper.scaffold(move=paper.adaptive(paper.adam)),
     ),
-    "fedsmoo": (ours.FedSMOO(rho=0.3, beta=2.0), lambda: paper.fedsmoo(0.3, 2.0)),
-    "fedsmoo, no duals": (
-        ours.FedSMOO(rho=0.3, beta=2.0, dynamic=False),
-        lambda: paper.fedsmoo(0.3, 2.0, dynamic=False),
-    ),
-    "fedsmoo, no correction": (
-        ours.FedSMOO(rho=0.3, beta=2.0, correction=False),
-        lambda: paper.fedsmoo(0.3, 2.0, correction=False),
-    ),
-    "fedsmoo, neither": (
-        ours.FedSMOO(rho=0.3, beta=2.0, dynamic=False, correction=False),
-        lambda: paper.fedsmoo(0.3, 2.0, dynamic=False, correction=False),
-    ),
+    "fedsmoo": as_smoo(),
+    "fedsmoo, no duals": as_smoo(dynamic=False),
+    "fedsmoo, no correction": as_smoo(correction=False),
+    "fedsmoo, neither": as_smoo(dynamic=False, correction=False),
     "naive_adaptive": (ours.NaiveAdaptive(beta=0.7), lambda: paper.naive_adaptive(0.7)),
     "naive_adaptive, eps": (
         ours.NaiveAdaptive(beta=0.7, eps=0.1),
         lambda: paper.naive_adaptive(0.7, 0.1),
     ),
-    "fedadam": (ours.fedadam(**KNOBS), lambda: paper.plain(paper.adaptive(paper.adam, 1e-4))),
-    "fedadam, v0 = 0": (
-        ours.fedadam(**KNOBS, v0=0.0),
-        lambda: paper.plain(paper.adaptive(paper.adam, 0.0)),
-    ),
-    "fedyogi": (ours.fedyogi(**KNOBS), lambda: paper.plain(paper.adaptive(paper.yogi, 1e-4))),
-    "fedadagrad": (
-        ours.fedadagrad(**KNOBS),
-        lambda: paper.plain(paper.adaptive(np.add, 1e-4, beta1=0.0)),
-    ),
-    "fedams, option 1": (
-        ours.fedams(server_lr=0.1),
-        lambda: paper.plain(paper.amsgrad(1, 1e-3, 0.0, False)),
-    ),
-    "fedams, option 2": (
-        ours.fedams(server_lr=0.1, option=2),
-        lambda: paper.plain(paper.amsgrad(2, 1e-3, 0.0, False)),
-    ),
-    "fedams, the code": (
+    "fedadam": as_plain(ours.fedadam(**KNOBS), lambda: paper.adaptive(paper.adam)),
+    "fedadam, v0": as_plain(ours.fedadam(**KNOBS, v0=0.0), lambda: paper.adaptive(paper.adam, 0)),
+    "fedyogi": as_plain(ours.fedyogi(**KNOBS), lambda: paper.adaptive(paper.yogi)),
+    "fedadagrad": as_plain(ours.fedadagrad(**KNOBS), lambda: paper.adaptive(np.add, beta1=0.0)),
+    "fedams": as_plain(ours.fedams(server_lr=0.1), lambda: paper.amsgrad(1, 1e-3)),
+    "fedams, 2": as_plain(ours.fedams(server_lr=0.1, option=2), lambda: paper.amsgrad(2, 1e-3)),
+    "fedams, the code": as_plain(
         ours.fedams(server_lr=0.1, option=2, eps=0.0, start=1e-3, corrected=True),
-        lambda: paper.plain(paper.amsgrad(2, 0.0, 1e-3, True)),
+        lambda: paper.amsgrad(2, 0.0, 1e-3, True),
     ),
     "fedacg, Table 4: the pull alone": (ours.fedprox(mu=0.2), lambda: paper.heavy_ball(0.0, 0.2)),
     "fedacg, Table 4: momentum alone": (ours.fedavgm(beta=0.6), lambda: paper.heavy_ball(0.6)),
-    "fedacg, Table 4: momentum and pull": (BALL, lambda: paper.heavy_ball(0.6, 0.2)),
+    "fedacg, Table 4: momentum and pull": (
+        served(Momentum(beta=0.6), Prox(inner=LocalSGD(), mu=0.2)),
+        lambda: paper.heavy_ball(0.6, 0.2),
+    ),
     "fedacg, Table 4: acceleration alone": (
-        around.Lookahead(inner=LocalSGD(), lam=0.6),
+        Lookahead(inner=LocalSGD(), lam=0.6),
         lambda: paper.heavy_ball(0.6, 0.0, True),
     ),
-    "fedacg, Table 4: all": (
-        ours.FedACG(lam=0.6, beta=0.2),
-        lambda: paper.heavy_ball(0.6, 0.2, True),
-    ),
+    "fedacg": (ours.FedACG(lam=0.6, beta=0.2), lambda: paper.heavy_ball(0.6, 0.2, True)),
     "fedexp": (ours.FedExP(eps=0.01), lambda: paper.fedexp(0.01)),
     "mime": (ours.Mime(beta=0.6), lambda: paper.mime(0.6)),
     "mimelite": (ours.MimeLite(beta=0.6), lambda: paper.mime(0.6, lite=True)),
@@ -213,17 +186,14 @@ CASES = {
     "qfedavg": (ours.QFedAvg(q=0.5), lambda: paper.qfedavg(0.5)),
     "qfedavg, L": (ours.QFedAvg(q=2.0, lipschitz=5.0), lambda: paper.qfedavg(2.0, 5.0)),
     "afl": (ours.AFL(rate=0.05), lambda: paper.afl(0.05)),
-    "diloco": (
-        ours.diloco(server_lr=0.5, beta=0.6),
-        lambda: paper.plain(paper.nesterov(0.6, 0.5)),
-    ),
+    "diloco": as_plain(ours.diloco(server_lr=0.5, beta=0.6), lambda: paper.nesterov(0.6, 0.5)),
     "diloco, each worker's AdamW goes on": (
         ours.diloco(server_lr=0.7, beta=0.6),
         lambda: paper.diloco(keeps=True),
         WITH_ADAMW,
     ),
     "diloco, with an AdamW that begins anew": (
-        around.ServerOpt(inner=FedAvg(), opt=around.Nesterov(lr=0.7, beta=0.6)),
+        served(Nesterov(lr=0.7, beta=0.6), FedAvg()),
         lambda: paper.diloco(keeps=False),
         WITH_ADAMW,
     ),
@@ -273,15 +243,10 @@ def test_the_pull_is_outside_of_the_clip_as_in_the_authors_code(name, engine):
             follows(*PULLED[name], {"local": dataclasses.replace(CLIPPED, clip_pull=True)})
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        FedAvg(),
-        ours.Scaffold(),
-        ours.FedSMOO(dynamic=False),
-        around.Prox(inner=ours.FedCM(), mu=0.1),
-    ],
-)
+NO_PULL = (FedAvg(), ours.Scaffold(), ours.FedSMOO(dynamic=False), Prox(inner=ours.FedCM(), mu=0.1))
+
+
+@pytest.mark.parametrize("method", NO_PULL)
 def test_a_method_without_a_pull_is_named(method):
     with pytest.raises(CompositionError, match=f"{method.method}.*no pull"):
         quadratics(method, local=CLIPPED).build()

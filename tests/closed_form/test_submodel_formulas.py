@@ -10,25 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedloom import Experiment, FedAvg, Local, models
+from fedloom import FedAvg, Local, models
 from fedloom.core.dropout import seeded
 from fedloom.core.net import Net, Variables
 from fedloom.core.vector import rec
 from fedloom.data import from_clients
 from fedloom.engines.client_results import Request, TrainTask
 from fedloom.errors import CompositionError
-from fedloom.evaluation.settings import Evaluation
-from fedloom.objectives import Function, MaskedCrossEntropy, OrderedDistillation, SelfDistillation
-from fedloom.submodels import (
-    FIARSE,
-    FjORD,
-    HeteroFL,
-    ScaleFL,
-    SubModel,
-    greedy,
-)
+from fedloom.objectives import MaskedCrossEntropy, OrderedDistillation, SelfDistillation
+from fedloom.submodels import FIARSE, FjORD, HeteroFL, ScaleFL
 from fedloom.submodels.slicing import Cut, count_left, cut_net, largest_share, unscaled
-from tiny import trace
+from tiny import opened, small
 
 pytestmark = pytest.mark.usefixtures("seed_zero")
 
@@ -38,48 +30,10 @@ def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 prefix = lambda units, keep: torch.arange(keep)
+multi = lambda: Net(models.cnn_fafed_fashion(widen=2, exits=True).double())
 
 
-# ----------------------------------------------------------------------------- the partial average
-def _pull(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return (x * target.mean(0)).sum()
-
-
-def _one_round(
-    rule: SubModel, start: list[float], pulls: list[list[float]], capacities: list[float]
-):
-    """One step of rate 1 on <x, pull_i> at every client: x_i = x - pull_i where it is held."""
-    data = from_clients(
-        [(np.zeros((1, 1)), np.array([p], dtype=float)) for p in pulls], dtype=torch.float64
-    )
-    run = Experiment(
-        algorithm=FedAvg(),
-        model=Variables(torch.tensor(start, dtype=torch.float64)),
-        data=data,
-        rounds=1,
-        objective=Function(f=lambda x, inputs, targets: _pull(x, targets)),
-        local=Local(steps=1, lr=1.0),
-        submodel=rule,
-        capacities=capacities,
-        evaluate=Evaluation(explored=False),
-        device="cpu",
-    )
-    return [*trace(run, 1)][-1].state.srv.x.tolist()
-
-
-def test_three_clients_are_averaged_coordinate_by_coordinate_by_hand():
-    # |x| = 8, 6, 4, 2: capacity 1 holds all, 3/4 the first three, 1/4 the first
-    start, pulls = [8.0, -6.0, 4.0, 2.0], [[1, 2, 3, 4], [4, 6, 0, 9], [7, 9, 9, 9]]
-    new = _one_round(greedy(), start, pulls, [1.0, 0.75, 0.25])
-    assert new == [8 - (1 + 4 + 7) / 3, -6 - (2 + 6) / 2, 4 - (3 + 0) / 2, 2 - 4]
-    # the non-zero rule leaves the client out whose delta is 0 at the third coordinate
-    new = _one_round(greedy(count="nonzero"), start, pulls, [1.0, 0.75, 0.25])
-    assert new == [8 - (1 + 4 + 7) / 3, -6 - (2 + 6) / 2, 4 - 3, 2 - 4]
-    # what nobody holds keeps its bits
-    new = _one_round(greedy(), [8.1, -6.3, 0.1, 0.7], pulls[:2], [0.5, 0.25])
-    assert new == [8.1 - (1 + 4) / 2, -6.3 - 2, 0.1, 0.7]
-
-
+# ------------------------------------------------------------------------- who is in the average
 def test_the_bound_follows_the_type_and_the_update():
     for dtype in (torch.float32, torch.float64):
         eps = torch.finfo(dtype).eps
@@ -137,18 +91,6 @@ def test_the_scaler_divides_in_training_and_not_in_tests():
     torch.testing.assert_close(view.net(x, inputs), bare.net(x, inputs), rtol=0, atol=0)
 
 
-def test_the_scaler_changes_nothing_before_a_norm():
-    net = Net(
-        nn.Sequential(
-            nn.Conv2d(1, 8, 3), nn.GroupNorm(4, 8, eps=0.0), nn.ReLU(), nn.Flatten(),
-            nn.Linear(72, 3),
-        ).double()
-    )  # fmt: skip
-    one, other = (HeteroFL(scaler=s).view(None, net, 0.25, 0) for s in (True, False))
-    x, images = one.take(net.init()), gaussian(4, 1, 5, 5)
-    torch.testing.assert_close(one.net(x, images), other.net(x, images), rtol=0, atol=1e-13)
-
-
 def test_a_scaler_that_is_always_on_goes_into_the_weights():
     net = Net(nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).double())
     small, _ = cut_net(net, Cut("ScaleFL", 0.5, prefix, True, "always"))
@@ -200,10 +142,6 @@ def test_the_parameters_of_convolutions_are_counted_and_may_fill_the_budget_to_t
 
 
 # ------------------------------------------------------------------------------------------ ScaleFL
-def multi() -> Net:
-    return Net(models.cnn_fafed_fashion(widen=2, exits=True).double())
-
-
 @pytest.mark.parametrize("code", [False, True])
 def test_the_loss_of_all_exits_is_the_formula(code):
     net, inputs = multi(), gaussian(5, 1, 28, 28)
@@ -244,13 +182,6 @@ def test_the_teacher_gets_no_gradient_from_what_it_teaches():
     )["head.weight"]
     torch.testing.assert_close(g(beta=5.0), g(beta=0.0), rtol=0, atol=1e-15)
     assert (g(beta=5.0, code=True) - g(beta=0.0)).abs().max() > 1e-4
-
-
-def test_in_tests_a_model_with_exits_gives_its_last_outputs_alone():
-    net, inputs = multi(), gaussian(2, 1, 28, 28)
-    last = net(net.init(), inputs)
-    net.train(False)
-    assert torch.equal(net.raw(net.init(), inputs), last)
 
 
 def test_a_shallow_part_is_the_model_up_to_its_exit():
@@ -360,34 +291,25 @@ def test_the_distilled_loss_is_the_formula():
 # -------------------------------------------------------------------- HeteroFL: who owns a class
 def _owners_round(owners: bool):
     """Three clients with classes {0, 1}, {1}, {0} of four; the last one holds a quarter."""
-    sets = [([0, 1], 4), ([1], 3), ([0], 2)]
     draw = np.random.default_rng(5)
+    sets = [([0, 1], 4), ([1], 3), ([0], 2)]
     pairs = [(draw.normal(size=(n, 2)), np.resize(labels, n)) for labels, n in sets]
     torch.manual_seed(2)
-    made = Experiment(
-        algorithm=FedAvg(),
-        model=models.mlp(inputs=2, hidden=(4,), classes=4).double(),
-        data=from_clients(pairs, test=(np.zeros((1, 2)), np.array([3])), dtype=torch.float64),
-        rounds=1,
-        weighting="uniform",
-        local=Local(steps=2, lr=0.5),
-        submodel=HeteroFL(owners=owners, scaler=False),
-        capacities=[1.0, 1.0, 0.25],
-        device="cpu",
-    )
-    loop = made.build()
-    loop.engine.open(loop.plan, loop.fed, loop.net)
-    loop.begin()
-    before = loop.state.srv.x
-    alone = [
-        loop.engine.map(
-            Request.TRAIN, TrainTask(rec(x=before), loop.state.buffers, {}, [i], 0)
-        ).nodes[0][2]
-        for i in range(3)
-    ]
-    loop.until(1)
-    loop.engine.close()
-    split = loop.net.layout.views
+    parts = {
+        "model": models.mlp(inputs=2, hidden=(4,), classes=4).double(),
+        "data": from_clients(pairs, test=(np.zeros((1, 2)), np.array([3])), dtype=torch.float64),
+        "cohort": 1.0,
+        "weighting": "uniform",
+        "local": Local(steps=2, lr=0.5),
+        "submodel": HeteroFL(owners=owners, scaler=False),
+        "capacities": [1.0, 1.0, 0.25],
+    }
+    with opened(small(FedAvg(), torch.float64, **parts)) as loop:
+        split, before = loop.net.layout.views, loop.state.srv.x
+        sent = rec(x=before), loop.state.buffers, {}
+        tasks = [TrainTask(*sent, [i], 0) for i in range(3)]
+        alone = [loop.engine.map(Request.TRAIN, task).nodes[0][2] for task in tasks]
+        loop.until(1)
     return split(before), split(loop.state.srv.x), [split(part.delta) for part in alone]
 
 
@@ -425,13 +347,8 @@ def test_rows_are_those_of_every_exit():
 
 
 def test_owners_need_classes():
+    numbers = from_clients([(np.zeros((3, 2)), np.zeros((3, 1)))] * 2)
+    parts = {"submodel": HeteroFL(owners=True), "capacities": [0.25, 1.0], "cohort": 2}
+    model = models.mlp(inputs=2, hidden=(4,), classes=1)
     with pytest.raises(CompositionError, match=r"HeteroFL averages .* submodel.owners = false"):
-        regression = from_clients([(np.zeros((3, 2)), np.zeros((3, 1)))] * 2)
-        Experiment(
-            algorithm=FedAvg(),
-            model=models.mlp(inputs=2, hidden=(4,), classes=1),
-            data=regression,
-            rounds=1,
-            submodel=HeteroFL(owners=True),
-            capacities=[0.25, 1.0],
-        ).build()
+        small(FedAvg(), data=numbers, model=model, **parts).build()

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedloom import Experiment, FedAvg, Local
+from cases import CASES
+from fedloom import FedAvg
 from fedloom.core.net import Net
 from fedloom.core.vector import rec
 from fedloom.data import from_clients, shapes
@@ -19,16 +20,7 @@ from fedloom.engines.scores import evaluation_batch
 from fedloom.errors import DataError
 from fedloom.evaluation.metrics import Concordance, Overlap, Perplexity, TokenAccuracy, accuracy
 from fedloom.models import lstm_language_model, unet
-from fedloom.objectives import (
-    Cox,
-    CrossEntropy,
-    Dice,
-    FedDecorr,
-    FedLC,
-    FedMLB,
-    FedNTD,
-)
-from support.federations import sentences
+from fedloom.objectives import Cox, CrossEntropy, Dice, FedDecorr, FedLC, FedMLB, FedNTD
 from tiny import small, trace
 
 # -------------------------------------------------------------------------------------------- texts
@@ -129,18 +121,7 @@ def test_all_objectives_take_both_layouts_and_leave_padding_out(objective, ignor
 
 # ------------------------------------------------------------------------------------ a federation
 def experiment(dtype=torch.float32, padding=False, **changes):
-    torch.manual_seed(6)
-    settings = {
-        "algorithm": FedAvg(),
-        "model": lstm_language_model(WORDS, 6, 6, dropout=0.2).to(dtype),
-        "data": sentences(dtype, padding),
-        "rounds": 3,
-        "cohort": 2,
-        "local": Local(epochs=2, batch=4, lr=0.5, clip=0.25),
-        "seed": 4,
-        "device": "cpu",
-    }
-    return Experiment(**(settings | changes))
+    return CASES[f"language{', padded' if padding else ''}"].make(dtype=dtype, **changes)
 
 
 @pytest.mark.parametrize("padding", [False, True])
@@ -159,16 +140,6 @@ def test_the_log_has_the_perplexity_of_all_tokens_of_the_test_set(padding):
     assert loop.headline == "perplexity" and not loop.state.curve.higher_is_better
 
 
-def test_clients_with_texts_of_their_own_get_their_own_perplexity():
-    pairs = [tuple(v.numpy() for v in sentences().client(i)) for i in range(3)]
-    data = from_clients(pairs, client_tests=pairs)
-    result = experiment(data=data).run()
-    inputs, y = (torch.from_numpy(v) for v in pairs[1])
-    with torch.no_grad():
-        loss = F.cross_entropy(result.model(inputs).flatten(0, 1), y.flatten())
-    assert result.clients[1] == pytest.approx(math.exp(float(loss)), rel=1e-5)
-
-
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -180,10 +151,7 @@ def test_clients_with_texts_of_their_own_get_their_own_perplexity():
             lambda: nn.Sequential(nn.Embedding(WORDS, 2), nn.Flatten(), nn.Linear(10, 9)),
             r"gives \[3, 9\]",
         ),
-        (
-            lambda: lstm_language_model(7, 6, 6),
-            r"with tokens up to 7: index out of range",
-        ),
+        (lambda: lstm_language_model(7, 6, 6), r"with tokens up to 7: index out of range"),
     ],
 )
 def test_models_that_do_not_fit_the_tokens_are_refused_before_training(make, words):
@@ -266,13 +234,6 @@ def test_the_accuracy_weighs_an_example_by_its_pixels_that_count() -> None:
     assert metric.weight(truth).tolist() == [2, 3]
 
 
-def test_another_cross_entropy_ignores_alike() -> None:
-    z, y = P.log()[:1], TRUTH[:1]
-    changed = torch.cat([z[..., :2], z[..., 2:] + torch.tensor([3.0, 0.0]).view(1, 2, 1, 1)], -1)
-    loss = FedNTD(ignore=255)
-    assert torch.equal(loss.score(z, (None, y)), loss.score(changed, (None, y)))
-
-
 def test_ignored_pixels_are_no_class_and_are_not_counted() -> None:
     masks = torch.tensor([[[0, 1], [255, 1]], [[255, 255], [255, 0]]])
     data = from_clients([(torch.zeros(1, 1, 2, 2), masks[:1]), (torch.ones(1, 1, 2, 2), masks[1:])])
@@ -326,7 +287,6 @@ def cox(scores, times, events):
 
 
 def pairs(times, events):
-    """Comparable pairs (first, second)."""
     n = range(len(times))
     return [
         (i, j)
@@ -395,17 +355,3 @@ def test_one_output_is_the_logit_of_class_one() -> None:
     assert accuracy(z, y).tolist() == [1, 0, 0] == accuracy(two, y).tolist()
     batch = (torch.randn(3, 1, dtype=torch.float64), y)
     assert loss.loss(net, net.init(), batch, net.init(), ()).shape == (3,)
-
-
-def test_a_score_of_ones_own_is_what_is_trained():
-    """Not the fused cross-entropy that the class inherits."""
-
-    class Doubled(CrossEntropy):
-        def score(self, outputs, batch):
-            return 2 * super().score(outputs, batch)
-
-    net, batch = Net(nn.Linear(3, 2)), (torch.randn(4, 3), torch.tensor([0, 1, 1, 0]))
-    plain, doubled = (
-        loss.mean(net, net.init(), batch, None, rec()) for loss in (CrossEntropy(), Doubled())
-    )
-    torch.testing.assert_close(doubled, 2 * plain)

@@ -24,10 +24,9 @@ from resnet import gaussian, resnet18
 pytestmark = pytest.mark.usefixtures("seed_zero")
 
 CAPACITIES = (1 / 64, 0.04, 1 / 16, 0.16, 1 / 4, 0.36, 0.64)
-
-
-def vector(d: int) -> Net:
-    return Net(Variables(torch.zeros(d, dtype=torch.float64)))
+vector = lambda d: Net(Variables(torch.zeros(d, dtype=torch.float64)))
+conv = lambda a, b, **more: nn.Conv2d(a, b, 3, padding=1, **more)
+norm = lambda groups, channels: nn.GroupNorm(groups, channels)
 
 
 # ------------------------------------------------------------------------------ FIARSE, Eq. 2 and 3
@@ -150,14 +149,6 @@ def test_fiarse_by_stage_on_resnet18_holds_the_golden_number_of_each(resnet):
 
 
 # ------------------------------------------------------------ a slice is the big network with zeros
-def conv(a: int, b: int, **more: int) -> nn.Conv2d:
-    return nn.Conv2d(a, b, 3, padding=1, **more)
-
-
-def norm(groups: int, channels: int) -> nn.GroupNorm:
-    return nn.GroupNorm(groups, channels)
-
-
 NETS = {
     "linear": lambda: nn.Sequential(
         nn.Flatten(), nn.Linear(48, 10), nn.Sigmoid(), nn.Linear(10, 7), nn.Tanh(), nn.Linear(7, 3)

@@ -107,7 +107,5 @@ class NaiveClient(Client):
 
 
 class Naive(Serial):
-    """The reference of the reference."""
-
     def client(self, plan, fed, net):
         return NaiveClient(plan, fed, net)

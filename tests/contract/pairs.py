@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -89,6 +88,10 @@ AXES: dict[str, dict[str, Any]] = {
 NEUTRAL = {axis: next(iter(values)) for axis, values in AXES.items()}
 Mix = dict[str, str]
 Pair = tuple[tuple[str, str], tuple[str, str]]  # (axis, value) twice, in the order of AXES
+_is_ef21 = lambda via: via is not None and isinstance(via.feedback, EF21)
+pairs_of = lambda mix: itertools.combinations(tuple(mix.items()), 2)
+maker = lambda mix: lambda dtype=torch.float32, **changes: trial(mix, dtype, **changes)
+shown = lambda mix: "-".join(value for axis, value in mix if value != NEUTRAL[axis]) or "neutral"
 
 
 # ---------------------------------------------------------------------------------- what is refused
@@ -131,10 +134,6 @@ def refusal(pair: Pair) -> tuple[str, str] | None:
     return None
 
 
-def _is_ef21(via: FieldCodec | None) -> bool:
-    return via is not None and isinstance(via.feedback, EF21)
-
-
 # ------------------------------------------------------------------------------------- the covering
 @functools.cache
 def pairs() -> tuple[Pair, ...]:
@@ -145,11 +144,6 @@ def pairs() -> tuple[Pair, ...]:
         for p in AXES[a]
         for q in AXES[b]
     )
-
-
-def pairs_of(mix: Mix) -> Iterable[Pair]:
-    """The pairs that a mix holds."""
-    return itertools.combinations(tuple(mix.items()), 2)
 
 
 @functools.cache
@@ -213,11 +207,6 @@ def tolerance(mix: Mix) -> float:
     return 1e-9 if divides or mix["server"] == "adam" else 1e-12
 
 
-def maker(mix: Mix) -> Callable[..., Trial]:
-    """dtype, **changes -> the run of a mix."""
-    return lambda dtype=torch.float32, **changes: trial(mix, dtype, **changes)
-
-
 def trial(mix: Mix, dtype: torch.dtype = torch.float32, **changes: Any) -> Trial:
     """The run of a mix; an objective of numbers gets numbers as targets."""
     part = {axis: AXES[axis][mix[axis]] for axis in AXES}
@@ -237,8 +226,3 @@ def trial(mix: Mix, dtype: torch.dtype = torch.float32, **changes: Any) -> Trial
 def with_only(pair: Pair) -> Mix:
     """The mix of these two values, and the neutral one of every other axis."""
     return NEUTRAL | dict(pair)
-
-
-def shown(mix: tuple[tuple[str, str], ...]) -> str:
-    """A mix as a test's name."""
-    return "-".join(value for axis, value in mix if value != NEUTRAL[axis]) or "neutral"

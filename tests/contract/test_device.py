@@ -55,15 +55,11 @@ MIXES = [
 # an operation of the stand-in costs fifty of the CPU's: few steps, but all three capacities,
 # short batches, a client that comes again and one that is new
 SHORT = {"rounds": 2, "cohort": [[0, 1, 2], [0, 4]], "evaluate": Evaluation(every=0)}
-
-
-def short(local: Local) -> Local:
-    """The same with two steps a round."""
-    return dataclasses.replace(local, epochs=None, steps=2)
+short = lambda local: dataclasses.replace(local, epochs=None, steps=2)
+both = lambda make, **changes: [run(make(device=device, **changes)) for device in (DEVICE, "cpu")]
 
 
 def ends_agree(end, want, bits=not REAL):
-    """What a run has learnt and cost, here and on the CPU."""
     assert lies_there(end.srv)
     agree(end.srv, want.srv, bits)
     assert end.memory.keys() == want.memory.keys()
@@ -71,11 +67,6 @@ def ends_agree(end, want, bits=not REAL):
         agree(end.memory[i], want.memory[i], bits)
     assert (end.up, end.down) == (want.up, want.down)
     rows_agree(end.history, want.history, bits)
-
-
-def both(make, **changes):
-    """The ends of one run on the device and on the CPU."""
-    return [run(make(device=device, **changes)) for device in (DEVICE, "cpu")]
 
 
 @pytest.mark.parametrize(("mix", "engine"), MIXES)
@@ -222,9 +213,7 @@ def test_data_that_lie_on_a_device_are_refused_in_one_line():
 
 
 def test_a_loss_with_a_forgotten_tensor_is_refused_in_one_line():
-    def loss(outputs, targets):
-        return nn.functional.cross_entropy(outputs, targets, weight=WEIGHTS)
-
+    loss = lambda outputs, targets: nn.functional.cross_entropy(outputs, targets, weight=WEIGHTS)
     with pytest.raises(ClientError, match=r"client 0, round 1: .*same device") as result:
         run(experiment(torch.float64, objective=loss, device=DEVICE, rounds=1, cohort=[[0]]))
     assert "\n" not in str(result.value)

@@ -13,13 +13,12 @@ from broken.mistakes import AT_CLIENTS, AT_THE_SERVER
 
 import fedloom
 from fedloom import FedAvg, Local
-from fedloom.algorithms import Scaffold
 from fedloom.algorithms.registry import make_algorithm
 from fedloom.core.vector import rec
 from fedloom.errors import ClientError, ConfigError
 from fedloom.federation.schedules import Cosine
-from fedloom.objectives import CrossEntropy, Function, Objective, UserLoss
-from tiny import quadratics, small, trace, weights
+from fedloom.objectives import CrossEntropy, Function, UserLoss
+from tiny import quadratics, small, trace
 
 ENGINES = ["serial", "vectorised", "workers:2"]
 
@@ -63,18 +62,7 @@ def test_a_client_that_cannot_be_vmapped_is_named_itself(engine, engine_of):
     assert text.startswith("Asks: client 2, round 1: ") and "no such sample" in text
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_change_in_a_later_round_is_found_too(engine, engine_of):
-    class Later(FedAvg):
-        def finish(self, x, loc, msg, mem, job):
-            msg.x.mul_(torch.where(torch.as_tensor(job.round) > 1, 0.5, 1.0).item()
-                       if engine != "vectorised" else 0.5)  # fmt: skip
-            return super().finish(x, loc, msg, mem, job)
-
-    assert "in place" in says(small(Later()), engine, engine_of)
-
-
-def test_the_counters_see_what_the_first_client_did_not_do():
+def test_a_change_in_place_that_the_first_client_did_not_make_is_found():
     class Third(FedAvg):
         def finish(self, x, loc, msg, mem, job):
             if job.round == 2:  # a number here: one client at a time
@@ -86,24 +74,22 @@ def test_the_counters_see_what_the_first_client_did_not_do():
     assert "msg.x in place" in text
 
 
-def test_a_branch_on_a_jobs_number_is_refused_where_many_run_at_once():
-    class First(FedAvg):
-        def direction(self, x, loc, msg, mem, grad, job):
-            return (grad(x) if job.step == 0 else 0.5 * grad(x)), loc
-
-    assert re.search(
-        r"direction\(\) branches.*torch.where", says(small(First()), "vectorised", None)
-    )
+class OfTheStep(FedAvg):
+    def direction(self, x, loc, msg, mem, grad, job):
+        return (grad(x) if job.step == 0 else 0.5 * grad(x)), loc
 
 
-def test_what_vmap_refuses_is_said_with_a_way_out():
-    class Asks(FedAvg):
-        def direction(self, x, loc, msg, mem, grad, job):
-            g = grad(x)
-            return g / g.norm().item(), loc
+class Item(FedAvg):
+    def direction(self, x, loc, msg, mem, grad, job):
+        g = grad(x)
+        return g / g.norm().item(), loc
 
-    text = says(small(Asks()), "vectorised", None)
-    assert re.match(r"Asks: client \d, round 1: direction\(\) branches .*\.item.*torch.where", text)
+
+@pytest.mark.parametrize(("kind", "words"), [(OfTheStep, ""), (Item, r".*\.item")])
+def test_what_vmap_refuses_is_said_with_a_way_out(kind, words):
+    text = says(small(kind()), "vectorised", None)
+    pattern = rf"{kind.__name__}: client \d, round 1: direction\(\) branches{words}.*torch.where"
+    assert re.match(pattern, text), text
 
 
 @pytest.mark.parametrize("engine", ["serial", "vectorised"])
@@ -159,29 +145,25 @@ def test_a_loss_without_a_way_to_the_parameters_is_said_so():
     assert re.search(r"client \d, round 1: Detached's loss does not depend on x.*detached", text)
 
 
-def test_a_loss_of_ones_own_is_not_passed_over_for_an_inherited_fused_mean():
-    class Doubled(CrossEntropy):
-        def loss(self, net, x, batch, ref, mem):
-            return 2 * super().loss(net, x, batch, ref, mem)
+def ends(*cases):
+    runs = [small(FedAvg(), torch.float64, objective=loss, engine=e) for loss, e in cases]
+    return [[*trace(run, 2)][-1].state.srv.x for run in runs]
 
-    assert Doubled.mean is Objective.mean and CrossEntropy.mean is not Objective.mean
-    ends = [
-        [*trace(small(FedAvg(), torch.float64, objective=loss, engine=engine), 2)][-1].state.srv.x
-        for loss, engine in ((Doubled(), "serial"), (Doubled(), "vectorised"), (None, "serial"))
-    ]
-    torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=1e-12)
-    assert not torch.allclose(ends[0], ends[2], rtol=0, atol=1e-3)
+
+@pytest.mark.parametrize("method", ["loss", "score"])
+def test_a_loss_of_ones_own_is_not_passed_over_for_an_inherited_fused_mean(method):
+    twice = lambda self, *given: 2 * getattr(super(Doubled, self), method)(*given)
+    Doubled = type("Doubled", (CrossEntropy,), {method: twice})
+    own, at_once, plain = ends((Doubled(), "serial"), (Doubled(), "vectorised"), (None, "serial"))
+    torch.testing.assert_close(own, at_once, rtol=0, atol=1e-12)
+    assert not torch.allclose(own, plain, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("engine", ["serial", "vectorised"])
 def test_a_function_may_give_a_loss_per_output(engine):
     square = lambda outputs, targets: (outputs - targets[:, None]) ** 2
     mean = UserLoss(call=lambda outputs, targets: square(outputs, targets).mean(1))
-    ends = [
-        [*trace(small(FedAvg(), torch.float64, objective=loss, engine=engine), 2)][-1].state.srv.x
-        for loss in (square, mean)
-    ]
-    torch.testing.assert_close(*ends, rtol=0, atol=1e-14)
+    torch.testing.assert_close(*ends((square, engine), (mean, engine)), rtol=0, atol=1e-14)
 
 
 # -------------------------------------------------------------- state that is left on a class
@@ -240,20 +222,6 @@ class Caches(FedAvg):
 
 def test_a_cached_property_is_no_mistake():
     assert len(small(Caches(), rounds=1).run().history) == 1
-
-
-class Prints(Scaffold):
-    """Looks at its numbers, as one does while searching for an error."""
-
-    def direction(self, x, loc, msg, mem, grad, job):
-        g = grad(x)
-        assert "tensor" in repr(g) and float(g.norm()) == g.norm().item()
-        return super().direction(x, loc, msg, mem, lambda y: g, job)
-
-
-def test_looking_at_numbers_is_no_mistake_where_one_client_runs_at_a_time():
-    one, other = (small(a, rounds=2).run() for a in (Prints(), Scaffold()))
-    assert weights(one.model) == weights(other.model)
 
 
 @pytest.mark.parametrize("engine", ["serial", "vectorised:3"])

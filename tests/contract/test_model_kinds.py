@@ -14,7 +14,6 @@ from torch import nn
 
 from cases import CASES
 from fedloom import FedAvg, Local
-from fedloom.algorithms import FAFED
 from fedloom.data import Images, from_clients
 from fedloom.engines import family_of
 from fedloom.errors import ClientError, CompositionError
@@ -24,7 +23,6 @@ from fedloom.objectives import CrossEntropy
 from support.federations import (
     READ_ON,
     STREAMS,
-    THEORY,
     VOCABULARY,
     images,
     on_texts,
@@ -46,25 +44,10 @@ def test_a_module_that_is_used_twice_is_exported_as_it_was_trained():
     net.train(False)
     tokens = texts(torch.float64).test_inputs
     torch.testing.assert_close(out(tokens), net(x.clone(), tokens), rtol=0, atol=1e-12)
-    assert all(isinstance(p, nn.Parameter) for p in net.module[3][0]._parameters.values())
+    assert all(isinstance(p, nn.Parameter) for p in net.module[3][0].parameters())
 
 
 # ---------------------------------------------------------------------------------------- buffers
-class Late(nn.Module):
-    """Changes its buffer from its second forward on."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(()))
-        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
-
-    def forward(self, inputs):
-        self.calls = self.calls + 1
-        if self.calls > 1:
-            self.mean = self.mean + 1
-        return inputs - self.mean
-
-
 class Own(nn.Module):
     """Running statistics of its own making; torch does not count this write."""
 
@@ -85,16 +68,15 @@ class Settled(Own):
         return inputs - self.mean
 
 
-def spectral():
-    return nn.utils.parametrizations.spectral_norm(nn.Linear(5, 5))
-
-
 CHANGING = {
     "assigned": (lambda: Moving(True), r"Moving \('2'\): it changes its buffer 'mean'"),
     "written": (lambda: Moving(False), r"Moving \('2'\): it changes its buffer 'mean'"),
     "settled": (Settled, r"Settled \('2'\): it changes its buffer 'var'"),
     "own": (Own, r"Own \('2'\): it changes its buffer 'mean'"),
-    "spectral": (spectral, r"_SpectralNorm \('2.parametrizations.weight.0'\): .* buffer '_u'"),
+    "spectral": (
+        lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(5, 5)),
+        r"_SpectralNorm \('2.parametrizations.weight.0'\): .* buffer '_u'",
+    ),
 }
 LAYERS = nn.Embedding(9, 1), nn.Flatten(), nn.Linear(5, 3)
 
@@ -122,6 +104,20 @@ def test_a_model_that_changes_a_buffer_is_refused_before_the_run_and_auto_goes_b
     loop = run("serial").build()
     family = family_of(loop.plan, loop.fed, loop.net, 20)
     assert family.family == "serial" and "changes its buffer" in family.why
+
+
+class Late(nn.Module):
+    """Changes its buffer from its second forward on."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, inputs):
+        self.calls = self.calls + 1
+        self.mean = self.mean + 1 if self.calls > 1 else self.mean
+        return inputs - self.mean
 
 
 def test_a_model_that_changes_a_buffer_later_is_refused_when_it_does():
@@ -167,33 +163,6 @@ def test_dropout_that_cannot_be_reproduced_is_refused_by_name(model, part):
         CompositionError, match=f"vectorised and {part}.*engine = serial or workers"
     ):
         on_texts(torch.float32, model=model, engine="vectorised").run()
-
-
-class Apart(FAFED):
-    """FAFED whose v adds up how far two gradients of one step at one point are apart."""
-
-    def direction(self, x, loc, msg, mem, grad, job):
-        first = grad(x)
-        d, new = super().direction(x, loc, msg, mem, grad, job)
-        return d, new._replace(v=loc.v + (grad(x) - first).abs())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "engine"),
-    [
-        (our_lstm, "serial"),
-        (our_lstm, "vectorised:2"),
-        (torchs_lstm, "serial"),
-        (Attention, "serial"),
-    ],
-)
-def test_all_gradients_of_a_step_see_the_same_masks(model, engine):
-    local = Local(steps=THEORY.q, batch=4, lr=1.0, schedule=THEORY, probe_batch=12)
-    run = on_texts(torch.float32, model=model, algorithm=Apart(), local=local, engine=engine)
-    before, after = [loop.state.srv.v for loop in trace(run, 1)]
-    # the mean of equal vectors may round; other masks give others in the second digit
-    torch.testing.assert_close(after, before, rtol=1e-6, atol=1e-9)
 
 
 def test_masks_differ_between_the_steps():
@@ -242,6 +211,7 @@ def test_the_experiments_type_is_the_images_type():
 
 # ------------------------------------------------------- texts in order: streams, and a state along
 BATCH, STEPS = READ_ON.batch, READ_ON.steps
+stateless = lambda: nn.Sequential(nn.Embedding(VOCABULARY, 4), nn.Linear(4, VOCABULARY)).double()
 
 
 def readers(clients=range(4)):
@@ -311,8 +281,6 @@ def test_one_client_trains_as_a_plain_loop_does(client, engine):
 @pytest.mark.parametrize("engine", ["serial", "vectorised"])
 def test_who_missed_a_round_begins_from_zeros(engine):
     class Only(FedAvg):
-        """FedAvg that keeps client 0's answers alone."""
-
         def finish(self, x, loc, msg, mem, job):
             up, own = super().finish(x, loc, msg, mem, job)
             return up._replace(delta=up.delta * (job.weight == STREAMS[0])), own
@@ -320,10 +288,6 @@ def test_who_missed_a_round_begins_from_zeros(engine):
     parts = {"algorithm": Only(), "cohort": [[0], [1], [0], [0]]}
     x = reading(model=language_model(), engine=engine, **parts).run().state.x
     torch.testing.assert_close(x, plain(0, [0, 2, 3]), rtol=0, atol=1e-9)
-
-
-def stateless():
-    return nn.Sequential(nn.Embedding(VOCABULARY, 4), nn.Linear(4, VOCABULARY)).double()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from cases import CASES, SLICES, STAGES
+from federations.nodes import Nodes, deployed
 from fedloom.algorithm import FedAvg
 from fedloom.checks.tiny_federation import SIZES, run
 from fedloom.core.vector import rec, zeros
@@ -20,23 +21,17 @@ from fedloom.errors import ClientError, CompositionError, DataError, FedloomErro
 from fedloom.models import joined
 from fedloom.stage import Stage
 from fedloom.submodels import FedPer
+from fedloom_flower.engine import FederationEngine
 from support.own_methods import FedBABU
 from support.own_stages import Frozen, Noise, Signs
 from test_deployment import agree as agree_deployed
-from test_deployment import deployed
 from tiny import near, quadratics, same, trace
 
 PAGE = (Path(__file__).parents[2] / "docs/architecture.md").read_text(encoding="utf-8")
 SAID = ["PermK", "FedBABU", "FedBABU, parts", "Heads", "DASHA", "DASHA, random", "Last"]
+run_of = lambda name, dtype=torch.float32, **more: CASES[name].make(dtype=dtype, **more)
+staged = lambda name, **more: CASES[f"stage, {name}"].make(**more)
 SAID += ["Last, parts", "Last, signs", "two inputs", "Draws", "Walks"]
-
-
-def run_of(name: str, dtype: torch.dtype = torch.float32, **more: Any) -> Any:
-    return CASES[name].make(dtype=dtype, **more)
-
-
-def staged(name: str, **more: Any) -> Any:
-    return CASES[f"stage, {name}"].make(**more)
 
 
 # ------------------------------------------------------------ the bits of the simulation
@@ -94,13 +89,14 @@ def test_a_stage_that_trains_a_seventh_of_the_model_sends_a_seventh():
 @pytest.mark.slow
 def test_nodes_measure_the_model_with_their_own_layers(tmp_path):
     given = lambda: staged("signs, private", stages=())
-    ours, engine = deployed(given, tmp_path)
-    nodes, loop = engine._exchange.nodes, given().build()
-    engine._tests = [len(loop.fed.data.test_targets)] * len(nodes)
+    nodes, loop = Nodes(given(), tmp_path), given().build()
+    ours, _ = deployed(given, nodes)
     x, buffers = ours.srv.x, loop.net.init_buffers()
+    engine = FederationEngine(nodes, run="r", tests=[len(loop.fed.data.test_targets)] * 6)
+    engine.open(loop.plan, loop.fed, loop.net)
     scores = engine.measured(x, buffers, 3)
     layers, on = FedPer().split(loop.net), (loop.fed.data.test_inputs, loop.fed.data.test_targets)
-    for i, node in nodes.items():
+    for i, node in nodes.nodes.items():
         newest = node.states.newest()
         own = x if newest is None else layers.fill(x, newest.state.own)
         assert scores[i].loss == score_of(loop.plan, loop.fed, loop.net, own, [on]).loss

@@ -80,51 +80,39 @@ def test_every_kind_of_run_has_the_bits_of_steps_that_are_computed_anew(name: st
 
 
 # ----------------------------------------------------------------------------- what is not recorded
-class Asks(FedAvg):
-    """Reads a value of the message, which is one for all clients."""
-
-    def direction(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Any, job: Any) -> Any:
-        return grad(x) * (1.0 if float(msg.x.norm()) > 2.5 else 0.5), loc
-
-
-class Lists(FedAvg):
-    """The same, by a function that is no operation of torch's."""
-
-    def direction(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Any, job: Any) -> Any:
-        return grad(x) * (1.0 if max(msg.x.tolist()) > 0.6 else 0.5), loc
-
-
+OF_NOBODY = "it reads a tensor [102] of neither model, part nor loc (test_recorded.py, line "
 TABLE = torch.full((102,), 0.5)
+FACTORS: dict[str, Callable[[Rec], Any]] = {  # of the message, which is one for all clients
+    "a value": lambda msg: 1.0 if float(msg.x.norm()) > 2.5 else 0.5,
+    "a list": lambda msg: 1.0 if max(msg.x.tolist()) > 0.6 else 0.5,
+    "a tensor of its file": lambda msg: TABLE,
+    "chance": lambda msg: random.random(),
+}
 
 
-class Global(FedAvg):
-    """Reads a tensor of its file's."""
+class Scaled(FedAvg):
+    """Steps along the gradient times what a replay does not see change."""
+
+    by: str
 
     def direction(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Any, job: Any) -> Any:
-        return grad(x) * TABLE, loc
-
-
-class Chance(FedAvg):
-    """Draws from Python's generator."""
-
-    def direction(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Any, job: Any) -> Any:
-        return grad(x) * random.random(), loc
+        return grad(x) * FACTORS[self.by](msg), loc
 
 
 @pytest.mark.usefixtures("_unchecked")
 @pytest.mark.parametrize(
-    ("method", "why"),
+    ("by", "why"),
     [
-        (Asks, "it reads a value (aten._local_scalar_dense.default) (test_recorded.py, line "),
-        (Lists, "it reads a value (tolist) (test_recorded.py, line "),
-        (Global, "it reads a tensor [102] of neither model, part nor loc (test_recorded.py, line "),
-        (Chance, "it draws random numbers of Python's or numpy's"),
+        ("a value", "it reads a value (aten._local_scalar_dense.default) (test_recorded.py, line "),
+        ("a list", "it reads a value (tolist) (test_recorded.py, line "),
+        ("a tensor of its file", OF_NOBODY),
+        ("chance", "it draws random numbers of Python's or numpy's"),
     ],
 )
 def test_a_method_that_cannot_be_replayed_runs_as_it_is_and_is_named_once(
-    method: type[FedAvg], why: str, caplog: pytest.LogCaptureFixture
+    by: str, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    make = lambda engine: small(method(), engine=engine)
+    make = lambda engine: small(Scaled(by=by), engine=engine)
     with caplog.at_level(logging.INFO, "fedloom"):
         result, replays = end(make, 0)
     bits_agree(result, end(make, 10**9)[0])
@@ -134,11 +122,12 @@ def test_a_method_that_cannot_be_replayed_runs_as_it_is_and_is_named_once(
 
 
 def test_check_and_the_estimate_say_what_cannot_be_replayed() -> None:
-    why = "it reads a tensor [102] of neither model, part nor loc (test_recorded.py, line "
-    for method, reason in ((Global(), why), (FedAvg(), "")):
+    for method, reason in ((Scaled(by="a tensor of its file"), OF_NOBODY), (FedAvg(), "")):
         cost = measure(small(method, engine="vectorised:4"))
         assert cost.not_replayed.startswith(reason) and bool(cost.not_replayed) is bool(reason)
-    (row,) = (o for o in check(Asks(), ()).outcomes if o.name == "steps can be replayed")
+    (row,) = (
+        o for o in check(Scaled(by="a value"), ()).outcomes if o.name == "steps can be replayed"
+    )
     assert row.passed is None and "(test_recorded.py, line " in row.why
     (row,) = (o for o in check(FedAvg(), ()).outcomes if o.name == "steps can be replayed")
     assert row.passed
@@ -173,10 +162,7 @@ class Steps:
 
 
 QUICKER = (2e-4, 1e-4)
-
-
-def doubled(x: torch.Tensor) -> torch.Tensor:
-    return x * 2
+doubled = lambda x: x * 2
 
 
 def test_a_record_is_checked_three_times_and_in_a_later_round_and_then_used() -> None:

@@ -147,7 +147,6 @@ def test_the_update_is_the_way_from_the_message_to_the_last_point(
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A short run."""
     CASES["serial"]().run(tmp_path / "run", progress=False)
     return tmp_path / "run"
 

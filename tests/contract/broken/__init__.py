@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from .aggregations import AGGREGATIONS
 from .algorithms import ALGORITHMS
-from .codecs import CODECS
-from .objectives import OBJECTIVES
+from .parts import AGGREGATIONS, CODECS, OBJECTIVES
 from .views import VIEWS
 
 __all__ = ["AGGREGATIONS", "ALGORITHMS", "CODECS", "OBJECTIVES", "VIEWS"]

@@ -11,9 +11,11 @@ from fedloom.algorithm import MEAN
 from fedloom.core.vector import rec
 from fedloom.engines.author_rules import FIELDS, KEPT, REPEAT
 
-from .common import HISTORY, PARTS, TYPES, VECTORISED
 from .mistakes import AT_CLIENTS, AT_THE_SERVER
 
+VECTORISED, TYPES = "engine vectorised:3", "types of what is kept"
+PARTS = "clients with a part of the model"
+HISTORY: list[float] = []  # where some keep what they must not
 ROUNDS = {}
 MOVE, RATES, NORMS = "the server's move", "rates are declared", "norms are declared"
 

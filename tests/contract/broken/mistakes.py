@@ -169,6 +169,14 @@ class NoLoc(FedAvg):
         return msg.x, None
 
 
+class ListLoc(FedAvg):
+    def start(self, msg, mem, job):
+        return msg.x, rec(past=[])
+
+    def direction(self, x, loc, msg, mem, grad, job):
+        return grad(x), rec(past=[*loc.past, x])
+
+
 class ListMeans(FedAvg):
     def unweighted(self, up, job):
         return rec(h=[1.0])
@@ -194,10 +202,7 @@ AT_CLIENTS = {
     FillsAField: (KEPT, r"outside of its records \(self.seen\).*record loc"),
     FillsItsClass: (KEPT, r"outside of its records \(FillsItsClass.seen\).*record loc"),
     ShortDirection: (SHAPES, r"direction\(\) gives a direction of shape \[3\] where x has \[102\]"),
-    WideDirection: (
-        SHAPES,
-        r"direction\(\) gives a direction of float64 .*; keep the type",
-    ),
+    WideDirection: (SHAPES, r"direction\(\) gives a direction of float64 .*; keep the type"),
     OneValue: (SHAPES, r"direction\(\) must give two values, the direction and loc, got a Tensor"),
     ShortStart: (SHAPES, r"start\(\) gives x of shape \[5\] where x has \[102\]"),
     ShortPoint: (RUNS, r"grad\(\) is asked at \[4\]; it takes a point as long as x, \[102\]"),
@@ -209,6 +214,7 @@ AT_CLIENTS = {
     NewMemory: (FIELDS, r"client state whose 'last' is \[102\] float32, but it was nothing"),
     ListMemory: (SHAPES, r"client_init\(\) gives a client state whose 'h' is a list"),
     NewLoc: (FIELDS, r"direction\(\) gives loc with the fields last, .*nothing; keep the fields"),
+    ListLoc: (SHAPES, r"direction\(\) gives loc whose 'past' is a list; a record holds tensors"),
     NoLoc: (SHAPES, r"start\(\) gives loc of type NoneType; make it with rec"),
     ListMeans: (SHAPES, r"unweighted\(\) gives means whose 'h' is a list; a record holds tensors"),
     Misspelt: (RUNS, r"direction\(\): AttributeError: 'rec' object has no attribute 'c'"),

@@ -13,7 +13,7 @@ from fedloom.engines.author_rules import ARGUMENTS, REPEAT
 from fedloom.submodels import FIARSE, HeteroFL, SubModel, behind_mask, whole
 from fedloom.submodels.base import check_capacity
 
-from .common import VECTORISED
+from .algorithms import VECTORISED
 
 TURNS = itertools.count(1)
 
