@@ -11,7 +11,7 @@ import pytest
 import tomli_w
 import torch
 
-from federations.places import LOGISTIC, Here, folder, site_file, site_files, typed
+from federations.places import LOGISTIC, WARDS_TOML, Here, folder, site_file, site_files, typed
 from fedloom.config import resolve
 from fedloom.core.validation import fields_of
 from fedloom.data import SOURCES
@@ -29,18 +29,7 @@ WARDS = {
     "kiel": ["Innere", "Nephrologie"],
     "ulm": ["Gynäkologie", "Nephrologie"],
 }
-SETTINGS = """
-name = "wards"
-rounds = 2
-cohort = 3
-algorithm = "scaffold"
-model = {name = "mlp", inputs = %d, hidden = [4], classes = 2}
-local = {epochs = 1, batch = 8, lr = 0.1}
-[data]
-name = "table"
-target = "outcome"
-partition = "natural"
-"""
+
 RULES = """
 class_names = ["home", "ward"]
 rules = [
@@ -77,7 +66,8 @@ def sites(tmp_path):
 
 
 def settings(tmp_path, more=RULES, inputs=5):
-    (tmp_path / "my.toml").write_text(SETTINGS % inputs + more, encoding="utf-8")
+    text = WARDS_TOML.replace("fedavg", "scaffold").replace("inputs = 1", f"inputs = {inputs}")
+    (tmp_path / "my.toml").write_text(text + more, encoding="utf-8")
     return tmp_path / "my.toml"
 
 
@@ -176,9 +166,9 @@ def test_the_rules_of_the_servers_table_are_written_into_run_toml(tmp_path, site
         assert ward["values"] == ["Chirurgie", "Gynäkologie", "Innere", "Nephrologie"]
         assert torch.equal(again.data().inputs, config.data().inputs)
         assert torch.equal(again.data().test_inputs, config.data().test_inputs)
-    fed, data = folder(tmp_path, made, evaluate="nodes"), again.data()
-    for i, file in enumerate(sites):
-        assert torch.equal(ClientSite(fed.node(i), file)._data.inputs, data.client(i)[0])
+    here = Here(folder(tmp_path, made, evaluate="nodes"), sites)
+    here.serve()
+    assert all(has_data(here.data(i), again.data(), i) for i in range(3))
 
 
 def test_what_a_server_can_find_of_the_rules_depends_on_its_table(tmp_path):
@@ -212,7 +202,7 @@ def test_deploy_new_and_check_say_what_a_table_becomes(tmp_path, sites):
         assert [*map(named.label, range(3))] == ["ulm", "bonn", "kiel"]
     runs = {(out / place / "run.toml").read_text("utf-8") for place in (".", "nodes/0", "nodes/2")}
     assert len(runs) == 1 and "[[data.rules]]" in runs.pop()
-    assert ClientSite(Folder(out).node(2), sites[2])._data.inputs.shape == (30, 5)
+    assert ClientSite(Folder(out).node(2), sites[2]).examples == 30
     assert "target_shape, columns, classes" in typed("deploy", "check", out)
     for place in (".", "nodes/2"):
         made = resolve(out / place / "run.toml").values

@@ -11,14 +11,7 @@ import pytest
 
 pytest.importorskip("pandas", reason="the extra tables is not installed")
 
-from federations.places import (
-    Here,
-    asking,
-    folder,
-    said_by,
-    site_file,
-    typed,
-)
+from federations.places import WARDS_TOML, Here, asking, folder, said_by, site_file, typed
 from fedloom.cli.describe import in_tables
 from fedloom.config import resolve
 from fedloom.config.sources import read
@@ -32,22 +25,9 @@ from fedloom_flower.server import describe, descriptions
 from fedloom_flower.sites import ClientSite, describe_site
 from fedloom_flower.telling import Preparation, read_consent, write_consent
 
-SETTINGS = """
-name = "wards"
-rounds = 2
-cohort = 3
-algorithm = "fedavg"
-model = {name = "mlp", inputs = 1, hidden = [4], classes = 2}
-local = {epochs = 1, batch = 8, lr = 0.1}
-[data]
-name = "table"
-target = "outcome"
-partition = "natural"
-columns = {ward = "one_hot"}
-missing = "median"
-standardise = true
-"""
+SETTINGS = WARDS_TOML + 'columns = {ward = "one_hot"}\nmissing = "median"\nstandardise = true\n'
 WARDS = (["Chirurgie", "Innere"], ["Innere", "Nephrologie"], ["Innere", "Chirurgie"])
+rules_of = lambda fed: read(fed.run_file)["data"]["rules"]
 
 
 def hospital(path, wards, seed, rows=60):
@@ -87,10 +67,6 @@ def described(fed, sites, **more):
     return here
 
 
-def rules_of(fed):
-    return read(fed.run_file)["data"]["rules"]
-
-
 # ------------------------------ what is told
 def test_sites_that_agreed_are_described_and_get_one_preparation(fed, sites, agreed):
     with pytest.raises(CompositionError, match=r"data.columns is found .*run `fedloom deploy desc"):
@@ -107,11 +83,11 @@ def test_sites_that_agreed_are_described_and_get_one_preparation(fed, sites, agr
     assert 50 < age["fill"] < 60 and 18 < age["std"] < 22
     assert values["data"]["class_names"] == ["ill", "well"] and values["model"]["inputs"] == 5
     assert Preparation.in_table(values["data"]).digest in runs[0].splitlines()[0]
-    own = here.places[1]._data.inputs
-    assert own.shape == (60, 5) and own[7, 2:].tolist() == [0, 0, 0]  # a ward that nobody told
     describe(fed, lambda clients: here)  # once more, and nothing changes
     assert fed.run_file.read_text("utf-8") == runs[0]
     assert here.serve().history[-1]["answered"] == 3
+    own = here.data(1).inputs
+    assert own.shape == (60, 5) and own[7, 2:].tolist() == [0, 0, 0]  # a ward that nobody told
 
 
 def test_the_server_sees_the_description_and_nothing_else(fed, sites, agreed):
@@ -122,7 +98,7 @@ def test_the_server_sees_the_description_and_nothing_else(fed, sites, agreed):
     assert b"Augen" not in parts["description"]
     assert head.model_dump().keys() == {"run", "what", "round", "client", "parts", "kind"}
     for what in ("join", "probe", "round", "evaluate"):
-        why = said_by(place, asking(what, -1, 1, place._run)).why
+        why = said_by(place, asking(what, -1, 1)).why
         assert why == "this node waits to be described; run `fedloom deploy describe`"
 
 
@@ -204,7 +180,8 @@ def test_a_site_recodes_its_cells_before_they_are_described_and_used(fed, sites,
     assert describe_site(fed.node(1), sites[1]) == read_consent(fed.node(1))
     here = described(fed, sites)
     assert rules_of(fed)[2]["values"] == ["Chirurgie", "Innere", "Nephrologie"]
-    assert here.places[1]._data.inputs[:, 3].sum() > 10
+    here.serve()
+    assert here.data(1).inputs[:, 3].gt(0).sum() > 10
     sites[1].write_text(sites[1].read_text().replace("ward =", "dept ="))
     known = r"1.csv has no column 'dept'; known: age, outcome, sex, ward"
     with pytest.raises(DataError, match=known):
@@ -228,6 +205,7 @@ SEVENS = {"kind": "number", "mean": 7.0, "deviation": 0.0, "quantiles": [7.0] * 
 FLAGS = {"kind": "values", "counts": {"0": None, "1": 20}}  # of 100 rows
 TEXTS = {"kind": "texts", "counts": {"x": 60, "y": None}}
 WITH = {"standardise": "with_categories"}
+counted = lambda kind="texts", **counts: ColumnDescription(kind=kind, missing=0, counts=counts)
 
 
 @pytest.mark.parametrize(
@@ -299,10 +277,6 @@ def test_a_category_that_nobody_told_is_none_in_an_export_too():
 
 
 # ------------------------------ what looks like a mistake
-def counted(kind="texts", **counts):
-    return ColumnDescription(kind=kind, missing=0, counts=counts)
-
-
 def test_sites_of_one_class_and_columns_without_a_common_value_are_named():
     def site(sex, label):
         return Description(least=10, rows=60, target="y", columns={"sex": sex, "y": label})

@@ -33,6 +33,8 @@ from cryptography import x509
 ROUNDS = 7
 BASE = [*LOGISTIC, f"rounds={ROUNDS}", "cohort=1.0", "local.lr=0.01"]
 STATEFUL = ["compress=topk:0.3", "compress.feedback=residual"]
+removes = lambda name: lambda here: membership.remove(here.fed, name)
+there = lambda fed: [row.get("there") for row in rows_of(fed)]
 
 
 @pytest.fixture
@@ -61,10 +63,6 @@ def adds(here):
     here.places[i] = ClientSite(here.fed.node(i), here.files[i])
 
 
-def removes(name):
-    return lambda here: membership.remove(here.fed, name)
-
-
 def simulated(here, spans, tmp_path):
     """The simulation in which clients are available: client, first and last round, from 1."""
     lines = [f"{i},{first},{last}" for i, first, last in spans]
@@ -79,10 +77,6 @@ def simulated(here, spans, tmp_path):
     made = resolve(here.fed.run_file, ["engine=serial"]).experiment(data)
     made.availability = Availability(trace=str(trace))
     return dataclasses.replace(made).run().state
-
-
-def there(fed):
-    return [row.get("there") for row in rows_of(fed)]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +109,7 @@ def test_a_site_that_is_away_hears_of_others_before_it_takes_part(places, tmp_pa
     spans = [(0, 1, 7), (1, 1, 7), (2, 1, 1), (2, 6, 7), (3, 3, 7)]
     assert same(ours.state, simulated(here, spans, tmp_path))
     assert there(here.fed)[2:] == [[0, 1, 3]] * 3 + [[0, 1, 2, 3]] * 2
-    assert here.places[2]._node.fed.population == 4
+    assert here.data(2).population == 4
     # a server that begins again tells all of it once more, for nobody knows who has heard
     again = Here(here.fed, here.files)
     assert again.serve().history == ours.history and len(again.asked) == 4
@@ -215,9 +209,11 @@ def test_masked_sums_take_a_client_out_and_none_that_a_node_does_not_know(tmp_pa
     with pytest.raises(ConfigError, match="without client 1 there are 2, and a round needs 3"):
         membership.remove(fed, "1")
     agreement = read_agreement(fed.agreement_file)
-    more = agreement.model_copy(update={"examples": [*agreement.examples, 400]})
+    longer = {"examples": [*agreement.examples, 400], "tests": [*agreement.tests, 0]}
+    more = agreement.model_copy(update=longer)
+    fed.node(0).agreement_file.write_text(more.model_dump_json())
     with pytest.raises(DataError, match=r"has 5 clients, and clients\.toml here the keys of 4"):
-        here.places[0]._make_node(more)
+        ClientSite(fed.node(0))
 
 
 # ------------------------------ certificates and keys

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from federations.nodes import Nodes, deployed, states_are
+from federations.nodes import Nodes, deployed, normed, states_are
 from federations.places import asking
 from fedloom import Checkpoint, Local
 from fedloom.algorithm import FedAvg
@@ -21,8 +21,9 @@ from fedloom.compression.codecs import MAKERS, QSGD, TopK
 from fedloom.compression.error_feedback import EF21, Forget, Residual
 from fedloom.compression.link import FieldCodec, Link
 from fedloom.core.vector import rec
+from fedloom.engines.client_round import Client
 from fedloom.errors import CompositionError
-from fedloom.federation.attacks import SignFlip
+from fedloom.federation.attacks import Alie
 from fedloom.objectives import MOON, FedLC
 from fedloom.storage import world
 from fedloom.submodels import FIARSE, FedBN, FedPer, FedRep, FedRolex, FjORD, HeteroFL
@@ -32,7 +33,7 @@ from fedloom_flower.message import ANSWER, ASK, Refusal, decode, encode
 from fedloom_flower.node import Node
 from fedloom_flower.server import next_start
 from support.without import Without
-from tiny import clusters, same
+from tiny import same
 
 WEIGHTS = (0.2, 3.0, 1.0, 0.5, 2.0, 7.0)
 SHORT = {"local": Local(epochs=1, batch=4, lr=0.05), "rounds": 2}
@@ -58,13 +59,6 @@ def test_every_codec_with_its_error_feedback(name, tmp_path):
     codec = MAKERS[name]()
     via = FieldCodec(codec, Forget() if codec.unfit(147) else Residual())
     agree(tmp_path, compress=via)
-
-
-def normed():
-    """A model with running statistics of two norms, and clients without a batch of one example."""
-    first, second = torch.nn.BatchNorm1d(5), torch.nn.BatchNorm1d(4)
-    parts = first, torch.nn.Linear(5, 4), second, torch.nn.Tanh(), torch.nn.Linear(4, 3)
-    return {"model": torch.nn.Sequential(*parts), "data": clusters(sizes=[4, 8, 12] * 2)}
 
 
 TOP_K = FieldCodec(TopK(ratio=0.2), Residual())
@@ -93,7 +87,7 @@ PARTS = {
     "fedper": {"private": FedPer(), "compress": TOP_K},
     "fedrep": {"private": FedRep(head=0.5), "aggregation": "median"},
     "fedbn": {"private": FedBN(), **normed()},
-    "a norm of one's own": {"private": FedPer(layers=("2",)), **normed()},
+    "a norm of one's own": {"private": FedPer(layers=("1",)), **normed()},
     "own data, probe": OWN_DATA | {"algorithm": FAFED(), "weighting": "uniform"},
     "own data, weights": OWN_DATA | {"algorithm": FAFED(), "weighting": WEIGHTS},
     "own data, examples": OWN_DATA | SCAFFOLD,
@@ -221,8 +215,8 @@ def of_model(ask, value):
 def test_a_message_that_comes_again_is_answered_without_training(tmp_path, monkeypatch):
     """Its answer may have been late, and the round is drawn again; only the last one is kept."""
     node = first_node(tmp_path)
-    trained, train = [], node._client.train
-    monkeypatch.setattr(node._client, "train", lambda *a: trained.append(a) or train(*a))
+    trained, train = [], Client.train
+    monkeypatch.setattr(Client, "train", lambda *a: trained.append(a) or train(*a))
     first, other = (of_model(asking("round", 0, 2), x) for x in (0.1, 0.2))
     answers = [node.answer(raw) for raw in (first, first, other, first)]
     assert answers[0] == answers[1] == answers[3] != answers[2] and len(trained) == 3
@@ -339,7 +333,7 @@ class Anchored(FedAvg):
             {"algorithm": Anchored(), "submodel": FedRolex(), **OF_SIZES},
             "Anchored and FedRolex cannot be deployed together",
         ),
-        ({"algorithm": FedAvg(), "attack": SignFlip(share=0.2)}, "an attack is of a simulation"),
+        ({"algorithm": FedAvg(), "attack": Alie(share=0.3)}, "an attack is of a simulation"),
     ],
 )
 def test_what_cannot_be_deployed_is_refused_by_name(settings, said):

@@ -51,8 +51,12 @@ from fedloom_flower.folder import write_secret
 from fedloom_flower.local_socket import join_blocks
 from fedloom_flower.message import ANSWER, Measured, Refusal, Site, Update, decode, encode
 from fedloom_flower.message_exchange import MessageExchange, Reply, UnreadableError
+from fedloom_flower.node import Node
+from fedloom_flower.node_files import NodeStates
 from fedloom_flower.server import experiment_at_server
 from fedloom_flower.sites import run_of, settings_of
+
+private = lambda path, *changes, **settings: digits(path, *PRIVATE, EVERY, *changes, **settings)
 
 
 # ------------------------------ the exchange
@@ -239,30 +243,24 @@ def test_a_site_tells_what_its_own_settings_say_and_a_failure_does_not_make_it_d
         assert isinstance(head, Refusal) and said in head.why
     assert fed.node(0).agreement_file.read_bytes() == agreed
 
-    def fails(raw):
+    def fails(node, raw):
         raise MemoryError("/data/visits.csv")
 
-    monkeypatch.setattr(place._node, "answer", fails)
+    monkeypatch.setattr(Node, "answer", fails)
     why = said_by(place, asking("round", 0)).why
     assert why == "the node failed: MemoryError; its own log says why"
 
 
 # ------------------------------ privacy
-def private(path, *changes, **settings):
-    return digits(path, *PRIVATE, EVERY, *changes, **settings)
-
-
 @pytest.mark.usefixtures("accounts_at_hand")
 def test_a_private_runs_cohorts_are_drawn_from_a_secret_of_its_own(tmp_path):
     changes = "data.clients=8", "cohort=0.5"
     all_of = lambda fed: everybody(lambda *_: {}, read_agreement(fed.agreement_file))
     begun = lambda fed: experiment_at_server(fed, all_of(fed))
-    cohorts = lambda made: [made._cohorts.of(t) for t in range(8)]
+    cohorts = lambda made: [made.build().cohorts.of(t) for t in range(8)]
     drawn, feds = [], [private(tmp_path / str(k), *changes) for k in range(2)]
     for fed in (feds[0], feds[0], feds[1]):  # the first one twice: two runs, one after the other
-        made = begun(fed)
-        drawn.append(cohorts(made))
-        assert made.build().cohorts is made._cohorts
+        drawn.append(cohorts(begun(fed)))
     drawn.append(cohorts(resolve(fed.run_file, []).experiment()))  # of the seed
     assert len({str(each) for each in drawn}) == 4
     fed.run.mkdir()
@@ -340,7 +338,7 @@ def round_2(does):
 
     def before(here, ask):
         if (ask.what, ask.round) == ("round", 1):
-            does(here, here.places[0]._node.states.folder)
+            does(here, here.fed.node(0).path / "states")
 
     return before
 
@@ -382,4 +380,4 @@ def test_a_damaged_state_is_named_without_the_folder_of_the_node(tmp_path):
     assert row["declined"] == [0] and str(tmp_path) not in row["refused"]["0"]
     assert "'states/0000" in row["refused"]["0"]
     with pytest.raises(CheckpointError, match=str(fed.node(0).path)):  # here it is named in full
-        here.places[0]._node.states._read(0)
+        NodeStates(fed.node(0).path / "states").at(0, 0)

@@ -10,50 +10,36 @@ import struct
 import pytest
 
 pytest.importorskip("cryptography", reason="the extra secure is not installed")
-from cryptography.hazmat.primitives.asymmetric import ec
 
-from federations.nodes import Nodes, deployed
-from federations.places import SMALL, Here, asking, folder, said_by
-from fedloom import Local
+from federations.nodes import Nodes, deployed, masked
+from federations.places import SMALL, Here, asking, folder, followed, said_by
 from fedloom.aggregation import IntegerRing
-from fedloom.algorithm import FedAvg
-from fedloom.checks.tiny_federation import experiment
 from fedloom.config import resolve
 from fedloom.core.vector import rec
 from fedloom.core.wire import pack
 from fedloom.engines.client_results import Request, TrainTask
 from fedloom.errors import WireError
 from fedloom.federation.sampling import ClientSampler
-from fedloom_flower import masked_sums
 from fedloom_flower.agreement import Agreement, agree, read_agreement
-from fedloom_flower.cli.deploy import _follow
 from fedloom_flower.engine import FederationEngine
 from fedloom_flower.masked_rounds import ExpectedCohorts
 from fedloom_flower.message import ANSWER, Refusal, Site, decode, encode
 from fedloom_flower.node import Node
-from fedloom_flower.sites import ClientSite
+from fedloom_flower.sites import ClientSite, run_of, settings_of
 
-PLAN = {
-    "algorithm": FedAvg(),
-    "aggregation": IntegerRing(secure=True),
-    "local": Local(epochs=1, batch=4, lr=0.05),
-    "cohort": 5,
-    "rounds": 3,
-}
-PLANNED = lambda: experiment(**PLAN)
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(masked_sums, "CURVE", ec.SECP256R1())  # P-384 takes ten times as long
+PLANNED = masked(rounds=3)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 class Members(Nodes):
     """The nodes of a plan, each with what it was told of the agreement."""
 
     def __init__(self, folder, agreed=lambda i: "same", removed=frozenset(), **plan):
-        made = experiment(**(PLAN | plan))
-        given = {"rounds": made.rounds, "cohorts": ExpectedCohorts(made._cohorts, lambda: removed)}
+        made = PLANNED(**plan)
+        given = {
+            "rounds": made.rounds,
+            "cohorts": ExpectedCohorts(made.build().cohorts, lambda: removed),
+        }
         super().__init__(made, folder, options=lambda i: given | {"agreement": agreed(i)})
 
     def keys(self, members, round=0):
@@ -121,7 +107,8 @@ def test_a_node_takes_no_second_agreement_and_no_scale_that_it_has_not_asked_for
 
     def answer(**changes):
         told = agreed.model_copy(update=changes).model_dump_json().encode()
-        return said_by(place, asking("agree", run=place._run), {"agreed": told})
+        run = run_of(joined.fed, settings_of(joined.fed))
+        return said_by(place, asking("agree", run=run), {"agreed": told})
 
     assert isinstance(answer(), Site)
     for changes, why in (
@@ -133,7 +120,7 @@ def test_a_node_takes_no_second_agreement_and_no_scale_that_it_has_not_asked_for
 
 
 def test_every_place_prints_the_digest_by_which_sites_compare_what_they_were_told(
-    joined, monkeypatch, caplog, capsys
+    joined, monkeypatch, caplog
 ):
     line = read_agreement(joined.fed.agreement_file).digest_line
     assert re.fullmatch(r"all agreed on( [0-9a-f]{4}){10}; sites compare it by telephone", line)
@@ -141,10 +128,7 @@ def test_every_place_prints_the_digest_by_which_sites_compare_what_they_were_tol
     assert {f"client {i}: {line}" for i in range(3)} <= {*setup}
     ClientSite(joined.fed.node(1))  # started again
     assert f"client 1: {line}" in caplog.messages
-    done = {"run-id": "7", "status": "finished:completed"}
-    monkeypatch.setattr("fedloom_flower.programs.runs", lambda fed: [done])
-    _follow(joined.fed, "7")
-    assert line in capsys.readouterr().out.splitlines()
+    assert line in followed(joined.fed, monkeypatch).splitlines()
 
 
 # ------------------------------ smaller sums and other ones
@@ -226,7 +210,7 @@ def test_a_node_tells_nothing_besides_the_masked_sum(what, round, tmp_path):
 
 def test_a_node_measures_one_model_a_round(tmp_path):
     """Also when it was started again; the same model has the same scores."""
-    loop = experiment(**(PLAN | {"aggregation": IntegerRing()})).build()
+    loop = PLANNED(aggregation=IntegerRing()).build()
     made = lambda: Node(loop.plan, loop.fed, loop.net, 0, tmp_path, "r", rounds=3)
     node, x = made(), loop.net.init()
 

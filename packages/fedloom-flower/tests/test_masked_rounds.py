@@ -13,7 +13,7 @@ pytest.importorskip("cryptography", reason="the extra secure is not installed")
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from federations.nodes import Nodes, deployed, simulated, states_are
+from federations.nodes import Nodes, deployed, masked, normed, simulated, states_are
 from federations.places import SECURE, SMALL, Here, everybody, folder
 from fedloom import Checkpoint, Local
 from fedloom.aggregation import DiscreteGaussian, IntegerRing
@@ -21,17 +21,13 @@ from fedloom.aggregation.integer_ring import Needed
 from fedloom.algorithm import FedAvg
 from fedloom.algorithms import Scaffold
 from fedloom.algorithms.registry import make_algorithm
-from fedloom.checks.tiny_federation import CAPACITIES, experiment, run
+from fedloom.checks.tiny_federation import run
 from fedloom.compression.codecs import QSGD
 from fedloom.compression.link import Link
 from fedloom.config import resolve
 from fedloom.errors import CompositionError, ConfigError
-from fedloom.federation.clock import Asynchronous
-from fedloom.federation.devices import LogNormal
 from fedloom.federation.private_examples import ExamplePrivacy
-from fedloom.stage import Stage
-from fedloom.submodels import FedBN, HeteroFL
-from fedloom_flower import masked_sums
+from fedloom.submodels import FedBN
 from fedloom_flower.check import check
 from fedloom_flower.engine import FederationEngine
 from fedloom_flower.masked_rounds import identity_of
@@ -41,35 +37,15 @@ from fedloom_flower.new import make as make_folder
 from fedloom_flower.node import Node
 from fedloom_flower.server import experiment_at_server, serve
 from fedloom_flower.site_data import agreement_on
-from tiny import clusters, same
+from tiny import same
 
-SHORT = {"local": Local(epochs=1, batch=4, lr=0.05), "rounds": 2}
 RING, SLOW = IntegerRing(secure=True), pytest.mark.slow
 NOISE = DiscreteGaussian(clip=0.5, noise=0.5, honest=4)
 UNIFORM = {"weighting": "uniform", "cohort": 5}
+answered = lambda history: [row.get("cohort", 0) - len(row.get("skipped", ())) for row in history]
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr(masked_sums, "CURVE", ec.SECP256R1())  # P-384 takes ten times as long
-
-
-def made(**settings):
-    of_all = {"algorithm": FedAvg(), "aggregation": RING, "cohort": 5}
-    return lambda **more: experiment(**(of_all | SHORT | settings | more))
-
-
-def answered(history):
-    return [row.get("cohort", 0) - len(row.get("skipped", ())) for row in history]
-
-
-def normed(**more):
-    """A model with running statistics, and clients without a batch of one example."""
-    first, last = torch.nn.Linear(5, 4), torch.nn.Linear(4, 3)
-    net = torch.nn.Sequential(torch.nn.BatchNorm1d(5), first, torch.nn.Tanh(), last)
-    return {"model": net, "data": clusters(sizes=[4, 8, 12] * 2), **more}
-
-
+EXAMPLES = Local(steps=2, batch=None, lr=0.05, dp=ExamplePrivacy(noise=0.5, clip=1.0))
 CASES = {
     "fedavg": {},
     "scaffold": {"algorithm": Scaffold()},
@@ -77,13 +53,15 @@ CASES = {
     "weighs itself": {"algorithm": make_algorithm("afl")},
     "uniform": {"weighting": "uniform"},
     "private norms": normed(private=FedBN()),
+    "private examples": {"local": EXAMPLES},
     "running statistics": normed(),
 }
 
 
+@pytest.mark.usefixtures("accounts_at_hand")
 @pytest.mark.parametrize("name", CASES)
 def test_bits_and_bills_are_the_simulations(name, tmp_path):
-    make = made(**CASES[name])
+    make = masked(**CASES[name])
     nodes = Nodes(make(), tmp_path)
     (ours, engine), alone = deployed(make, nodes), run(make())
     assert same(ours.srv, alone.srv) and ours[2:] == alone[2:] and not engine.refused
@@ -97,14 +75,6 @@ def test_bits_and_bills_are_the_simulations(name, tmp_path):
     assert all(head.loss is None for what, *_, head, _ in nodes.sent if what == "round")
 
 
-@pytest.mark.usefixtures("accounts_at_hand")
-def test_noise_that_clients_add_is_summed_under_masks(tmp_path, quick):
-    local = Local(steps=2, batch=None, lr=0.05, dp=ExamplePrivacy(noise=0.5, clip=1.0))
-    make = made(local=local)
-    (ours, _), alone = deployed(make, tmp_path), run(make())
-    assert same(ours.srv, alone.srv) and "example_epsilon" in ours.history[-1]
-
-
 # ------------------------------ clients who vanish
 @pytest.mark.parametrize("degree", [2, pytest.param(4, marks=SLOW)])
 def test_neighbours_alone_give_the_simulations_bits(degree, tmp_path, quick, monkeypatch):
@@ -112,7 +82,7 @@ def test_neighbours_alone_give_the_simulations_bits(degree, tmp_path, quick, mon
     needed = Needed(3, degree, degree // 2 + 1)
     monkeypatch.setattr(IntegerRing, "needed", lambda *_: needed)
     cohort, draw = list(range(6)), random.Random(4)
-    make = made(cohort=[cohort] * 6, rounds=6)
+    make = masked(cohort=[cohort] * 6, rounds=6)
     gone = [{*draw.sample(cohort, k)} for k in (0, 1, 1, 2, 2, 3)]
     nodes = Nodes(make(), tmp_path, lambda what, t, i: what == "round" and i in gone[t])
     ours, _ = deployed(make, nodes)
@@ -124,7 +94,7 @@ def test_neighbours_alone_give_the_simulations_bits(degree, tmp_path, quick, mon
 
 def test_neighbours_bytes_are_the_simulations(tmp_path, monkeypatch):
     monkeypatch.setattr(IntegerRing, "needed", lambda *_: Needed(3, 2, 2))
-    make = made(cohort=6, rounds=1)
+    make = masked(cohort=6, rounds=1)
     (ours, _), alone = deployed(make, tmp_path), run(make())
     assert same(ours.srv, alone.srv) and ours[2:] == alone[2:]
     assert ours.up["masks"] == 6 * (32 + 49 + 2 * 80 + 3 * 32)
@@ -133,13 +103,13 @@ def test_neighbours_bytes_are_the_simulations(tmp_path, monkeypatch):
 def test_a_round_below_the_threshold_tells_nothing_and_is_drawn_again(tmp_path, quick):
     """With other masks: at each step too many vanish in a round, in its first draw or in all."""
     draw = random.Random(3)
-    make = made(algorithm=Scaffold(), rounds=8, cohort=4)
+    make = masked(algorithm=Scaffold(), rounds=8, cohort=4)
     nodes = Nodes(make(), tmp_path, lambda *_: draw.random() < 0.35)
     ours, engine = deployed(make, nodes, redraws=1)
     assert sum(ours.down.values()) == nodes.down  # no broadcast that was not sent
     sent = [(what, t, i, parts["masks"]) for what, t, i, _, parts in nodes.sent if parts]
-    masked = [raw for what, *_, raw in sent if what == "round"]
-    assert len({*masked}) == len(masked)  # none is as in the draw before
+    values = [raw for what, *_, raw in sent if what == "round"]
+    assert len({*values}) == len(values)  # none is as in the draw before
     released = [(t, i) for what, t, i, _ in sent if what == "unmask"]
     assert len({*released}) == len(released)  # nobody gives shares of a round twice
     counts = answered(ours.history)
@@ -152,7 +122,7 @@ def test_a_round_below_the_threshold_tells_nothing_and_is_drawn_again(tmp_path, 
 def test_noise_of_clients_is_in_the_sum_of_those_who_came(tmp_path, quick):
     """With the seed's noise the simulation's bits; with fewer than honest clients no sum at all."""
     gone = {1: {0}, 2: {3, 4}}
-    make = made(aggregation=NOISE, weighting="uniform", cohort=[[0, 1, 2, 3, 4]] * 4, rounds=4)
+    make = masked(aggregation=NOISE, weighting="uniform", cohort=[[0, 1, 2, 3, 4]] * 4, rounds=4)
     away = lambda what, t, i: what == "round" and i in gone.get(t, ())
     nodes = Nodes(make(), tmp_path, away)
     ours, engine = deployed(make, nodes, redraws=3)
@@ -190,7 +160,7 @@ def test_a_node_that_begins_anew_between_two_exchanges_is_out_of_one_round(
             there.nodes[1] = there.start_node(1)
         return False
 
-    make = made(**settings)
+    make = masked(**settings)
     there = Nodes(make(), tmp_path, away)
     ours, engine = deployed(make, there)
     (one,) = engine.refused
@@ -203,7 +173,7 @@ def test_a_resumed_server_goes_on_and_a_round_is_unmasked_once(tmp_path):
     """It dies after a sum that is in no checkpoint: who gave shares of it gives none again. With
     the same clients the next round goes on from the same model.
     """
-    make = made(rounds=4, cohort=6, checkpoint=Checkpoint(every_rounds=1, every_seconds=None))
+    make = masked(rounds=4, cohort=6, checkpoint=Checkpoint(every_rounds=1, every_seconds=None))
     there, died = Nodes(make(), tmp_path / "nodes"), []
 
     def exchange(messages, *more):
@@ -233,7 +203,7 @@ def test_noise_is_drawn_once_a_round(rule, again, tmp_path, quick):
     """A node that has masked an update makes no keys for that round again, if that costs privacy;
     without noise it does, where no shares were sent.
     """
-    make = made(aggregation=rule, rounds=1, **UNIFORM)
+    make = masked(aggregation=rule, rounds=1, **UNIFORM)
     there = Nodes(make(), tmp_path, lambda what, t, i: what == "unmask")
     for draw in range(2):
         _, engine = deployed(make, there)
@@ -244,7 +214,7 @@ def test_noise_is_drawn_once_a_round(rule, again, tmp_path, quick):
 # ------------------------------ wrong bytes
 def test_masks_of_another_broadcast_give_no_sum(tmp_path):
     """A server that sends one client another model learns noise, and the round does not count."""
-    make = made(cohort=[[0, 1, 2, 3]], rounds=1)
+    make = masked(cohort=[[0, 1, 2, 3]], rounds=1)
     there = Nodes(make(), tmp_path)
 
     def exchange(messages, *more):
@@ -265,7 +235,7 @@ def test_damaged_keys_and_shares_change_no_sum(tmp_path, quick):
     """Both ways, at every exchange: an update counts as it is, or not. Once shares were given and
     no sum came of them, that model has no other sum, so there are several short runs.
     """
-    make = made(rounds=2, aggregation=IntegerRing(secure=True, threshold=0.51))
+    make = masked(rounds=2, aggregation=IntegerRing(secure=True, threshold=0.51))
     draw, counts = random.Random(11), []
 
     def damaged(raw, flips):
@@ -295,7 +265,7 @@ def test_damaged_keys_and_shares_change_no_sum(tmp_path, quick):
 
 def test_another_sum_of_a_round_is_not_made(tmp_path):
     """Where the server would not be finite, no update counts: the model stays."""
-    make = made(algorithm=FedAvg(server_lr=1e300), nonfinite="skip", dtype=torch.float64)
+    make = masked(algorithm=FedAvg(server_lr=1e300), nonfinite="skip", dtype=torch.float64)
     nodes = Nodes(make(), tmp_path)
     ours, _ = deployed(make, nodes)
     asked = [(what, t, i) for what, t, i, *_ in nodes.sent]
@@ -306,7 +276,7 @@ def test_another_sum_of_a_round_is_not_made(tmp_path):
 @pytest.mark.parametrize("rule", [NOISE, RING], ids=lambda rule: rule.name)
 def test_the_server_takes_what_a_hostile_client_sends_within_the_range(rule, tmp_path, quick):
     """Nobody at the server can see how long one update is: bounds are the clients' own."""
-    make = made(aggregation=rule, rounds=1, **UNIFORM)
+    make = masked(aggregation=rule, rounds=1, **UNIFORM)
     honest, _ = deployed(make, tmp_path / "honest")
     there, keys = Nodes(make(), tmp_path / "hostile"), Identity.rehearsed(6)
     wide = dataclasses.replace(NOISE, clip=1000 * NOISE.clip) if rule is NOISE else rule
@@ -323,33 +293,6 @@ def test_the_server_takes_what_a_hostile_client_sends_within_the_range(rule, tmp
 
 
 # ------------------------------ what would tell too much
-class Reader(Stage):
-    """Looks at single updates."""
-
-    def read(self, up, received, at):
-        return up
-
-
-ASYNCHRONOUS = {"clock": Asynchronous(buffer=4, concurrency=5), "devices": LogNormal()}
-
-
-@pytest.mark.parametrize(
-    ("settings", "why"),
-    [
-        ({"algorithm": make_algorithm("fedlin")}, "before the round would not be masked"),
-        ({"algorithm": make_algorithm("fafed")}, "before round 1 would not be masked"),
-        (ASYNCHRONOUS, "clients who were sent one model"),
-        ({"stages": [Reader()]}, "Reader: its read.. is of single updates"),
-        ({"compress": "topk:0.1"}, "nothing is saved"),
-        ({"submodel": HeteroFL(), "capacities": CAPACITIES}, "vectors of one length"),
-        ({"cohort": 2}, "needs 3 or more clients in a round, got 2"),
-    ],
-)
-def test_what_would_tell_more_is_refused(settings, why):
-    with pytest.raises((CompositionError, ConfigError), match=why):
-        made(**settings)().build()
-
-
 @pytest.mark.usefixtures("accounts_at_hand")
 @pytest.mark.parametrize(
     ("settings", "identity", "why"),
@@ -362,7 +305,7 @@ def test_what_would_tell_more_is_refused(settings, why):
 def test_a_node_does_not_begin_without_its_key_or_with_noise_of_the_seed(
     settings, identity, why, tmp_path
 ):
-    loop = made(**settings)().build()
+    loop = masked(**settings)().build()
     key = None if identity is None else Identity.rehearsed(1)[identity]
     with pytest.raises((CompositionError, ConfigError), match=why):
         Node(loop.plan, loop.fed, loop.net, 0, tmp_path, identity=key)

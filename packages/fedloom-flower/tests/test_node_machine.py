@@ -27,13 +27,14 @@ from click.testing import CliRunner
 from packaging.specifiers import SpecifierSet
 
 from federations.live import alive, until
-from federations.places import KEY, Here, digits, typed
+from federations.places import KEY, Here, digits, followed, typed
 from fedloom.errors import ConfigError
+from fedloom.storage.locks import hold
 from fedloom_flower import children as children_module
 from fedloom_flower import programs
 from fedloom_flower.certificates import make_authority
 from fedloom_flower.children import Children, FlowerError, Program
-from fedloom_flower.cli.deploy import _exclusive, _follow, deploy_command
+from fedloom_flower.cli.deploy import deploy_command
 from fedloom_flower.clients import read_clients
 from fedloom_flower.flower_app.superlink import OPEN, Guard
 from fedloom_flower.folder import Deployment, Folder, check_secret, deployment_of, write_secret
@@ -41,9 +42,7 @@ from fedloom_flower.local_socket import LocalSocket, ask_node, blocks
 from fedloom_flower.new import make_folders
 from support.ranks import free_port
 
-
-def mode(path):
-    return stat.S_IMODE(path.stat().st_mode)
+mode = lambda path: stat.S_IMODE(path.stat().st_mode)
 
 
 @pytest.fixture
@@ -110,14 +109,10 @@ def test_what_follows_a_public_key_is_no_part_of_it(tmp_path):
     assert read_clients(tmp_path / "clients.toml").client[0].key == f"{KEY}A/+="
 
 
-def test_a_node_runs_once_in_a_folder(tmp_path):
-    for _ in range(2):
-        with (
-            _exclusive(Folder(tmp_path, 3)),
-            pytest.raises(ConfigError, match=r"client 3 is being run in .* already"),
-            _exclusive(Folder(tmp_path, 3)),
-        ):
-            pass
+def test_a_node_runs_once_in_a_folder(fed):
+    with hold(fed.node(0).path / ".lock"):
+        said = typed("deploy", "node", fed.path, "--client", 0, code=2)
+    assert re.search("client 0 is being run in .* already", said)
 
 
 def test_a_local_socket_hands_on_any_bytes(tmp_path):
@@ -439,7 +434,6 @@ def test_a_process_ends_with_the_one_that_started_it():
 
 
 def test_the_command_ends_with_what_it_started(fed, monkeypatch):
-    """So that systemd, or a loop in a shell, starts all anew."""
     away = lambda fed: Program(["/bin/false"], fed.path / "log", {})
     for name in ("link", "server_executor"):
         monkeypatch.setattr(programs, name, away)
@@ -448,12 +442,9 @@ def test_the_command_ends_with_what_it_started(fed, monkeypatch):
     assert done.exit_code and "false ended; its words are in" in str(done.exception)
 
 
-def test_the_end_of_a_deployed_run_names_a_command_that_needs_no_extra(fed, monkeypatch, capsys):
+def test_the_end_of_a_deployed_run_names_a_command_that_needs_no_extra(fed, monkeypatch):
     Here(fed).serve()
-    done = {"run-id": "7", "status": "finished:completed"}
-    monkeypatch.setattr("fedloom_flower.programs.runs", lambda fed: [done])
-    _follow(fed, "7")
-    shown, report = capsys.readouterr().out.splitlines()[-2:]
+    shown, report = followed(fed, monkeypatch).splitlines()[-2:]
     assert "with fedloom[report]" in report
     for library in ("matplotlib", "jinja2", "pandas"):
         monkeypatch.setitem(sys.modules, library, None)  # as if it were not installed

@@ -27,15 +27,13 @@ _MODEL = {
     ("fafed", "5"): "cnn_fafed_cifar",
     ("cfedavg", "1"): "cnn_cfedavg",
 }
+_printed = lambda cell: cell.text or ("" if cell.value is None else f"{cell.value:g}")
+_grids = lambda entry: (_fiarse_grid if entry.paper == "fiarse" else _fedsmoo_grid)(entry)
 
 
 def facts(entry):
     """Yield what is compared, as the paper prints it, and as it is here."""
     return _CHECKS[entry.fact](entry)
-
-
-def _printed(cell):
-    return cell.text or ("" if cell.value is None else f"{cell.value:g}")
 
 
 def _sketch(entry):
@@ -99,10 +97,6 @@ def _complexity(entry):
 
 
 # ------------------------------ grids
-def _grids(entry):
-    return (_fiarse_grid if entry.paper == "fiarse" else _fedsmoo_grid)(entry)
-
-
 def _fiarse_grid(entry):
     protocols = {p.dataset: p for e in entries_of("fiarse") for p in reversed(e.protocols)}
     row = next(r for e in entries_of("fiarse") for r in e.rows if r.method == "FIARSE")

@@ -71,7 +71,6 @@ def test_readme_says_of_the_headlines_what_the_lines_say():
 
 @pytest.mark.parametrize("name", ["zoo", "compression", "submodels", "robust", "private"])
 def test_what_was_found_in_a_study_is_typed_nowhere(name):
-    """Of what was found every number with a unit comes from lines. A level and a target stay."""
     words = (ROOT / f"docs/results/words/{name}.md").read_text("utf-8")
     text = words.partition("What was found")[2]
     kept = re.sub(r"\{\{.*?\}\}|\b(5|70|80) %", "", " ".join(text.split()))

@@ -253,10 +253,7 @@ def test_runs_at_once_give_the_same_lines(fedloom, paper):
 
 # ------------------------------ grids
 GRID = ("fafed:2c", "--scale", "smoke")
-
-
-def last_of(line):
-    return line["curves"]["curve"][-1][1]
+last_of = lambda line: line["curves"]["curve"][-1][1]
 
 
 def test_grids_are_run_at_one_seed_and_the_best_point_at_all(paper):
@@ -374,7 +371,6 @@ def committed(paper):
 
 @pytest.mark.parametrize("name", [p for p in PAPERS if p != "flamby"])
 def test_a_page_begins_with_what_the_paper_is_about(name):
-    """And with its verdict, whatever it is: FedSMOO is below FedAvg on its own data."""
     text, (first, *others) = committed(name)
     heads = {c.text for e in ENTRIES.values() for c in e.claims if c.headline and e.paper == name}
     assert first[0] in heads and first[2] in {*WORDS.values()}

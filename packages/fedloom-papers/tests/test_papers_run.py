@@ -39,7 +39,6 @@ def run(fedloom):
 
 
 def lines():
-    """What has been run."""
     file = OUT / "lines.jsonl"
     return [json.loads(x) for x in file.read_text().splitlines()] if file.is_file() else []
 

@@ -175,7 +175,6 @@ def test_measures_by_hand(name, where, value):
 
 
 def test_bytes_to_an_accuracy_are_read_on_straight_lines_between_evaluations():
-    """Of the moving average."""
     average = smoothed({int(t): v for t, v in CURVE})
     first = next(t for t in sorted(average) if average[t] >= 0.5)
     low, high = average[first - 10], average[first]

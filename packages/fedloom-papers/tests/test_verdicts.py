@@ -20,6 +20,7 @@ from fedloom_papers.verdicts import find_claim, overall
 
 HERE = Path("runs/papers")  # where nothing is
 CORRECTION = "the-correction-of-the-perturbation-helps"
+measured = lambda wanted, context: number(wanted, {0: context}).values.get(0)
 
 
 def line(curve, **more):
@@ -50,10 +51,6 @@ def holm(p, family=0):
 
 
 # ------------------------------ the measures
-def measured(wanted, context):
-    return number(wanted, {0: context}).values.get(0)
-
-
 def test_numbers_are_read_as_the_papers_define_them():
     found = entry("fedsmoo:3")
     base = line([[2, 0.5], [4, 0.76], [8, 0.9]])

@@ -70,11 +70,9 @@ class Kind:
         return loop.plan, loop.fed, loop.net
 
     def node(self, i: int, folder: Path) -> Node:
-        """A node's program."""
         return Node(*self.parts, i, folder, "r", **self.of_node(i))
 
     def of_node(self, i: int) -> dict[str, Any]:
-        """Its other settings."""
         return {}
 
     def begin(self, patch: Patch) -> None:
@@ -174,7 +172,6 @@ class Private(Kind):
 
 
 def account(folder: Path) -> int:
-    """What a node's account says."""
     file = folder / "examples.json"
     return json.loads(file.read_text())["local.dp"]["rounds"] if file.is_file() else 0
 
@@ -194,7 +191,6 @@ class Masked(Kind):
 
     @functools.cached_property
     def identities(self) -> list[Any]:
-        """The nodes' keys."""
         from fedloom_flower.masked_sums import Identity
 
         return Identity.rehearsed(len(CLIENTS))

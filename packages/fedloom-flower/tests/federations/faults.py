@@ -62,6 +62,7 @@ CHANCE = {  # of each kind of fault, each time that it may come
     "joins": 0.4,
     "leaves": 0.3,
 }
+kind_of = lambda seed: list(KINDS)[seed % len(KINDS)]
 
 
 class Faults:
@@ -87,7 +88,6 @@ class Faults:
         return True
 
     def draw(self, name: object) -> random.Random:
-        """Random numbers that belong to a name."""
         return random.Random(f"{self.seed} {name}")
 
 
@@ -108,7 +108,6 @@ class Machine:
         self.boot()
 
     def boot(self) -> None:
-        """Begin on what the disk holds."""
         self.disk, self.up = Disk(self.root, self._before), True
 
     def _before(self, disk: Disk) -> None:
@@ -294,7 +293,6 @@ class Simulation:
         return counted
 
     def _begin(self, i: int) -> None:
-        """A node's program begins."""
         self.sites[i].boot()
         try:
             self.nodes[i] = self.kind.node(i, self.sites[i].root / "states")
@@ -421,11 +419,6 @@ def outcome(
         return f"{type(error).__name__}: {str(error).splitlines()[0]}", simulation
     finally:
         logging.disable(before)
-
-
-def kind_of(seed: int) -> str:
-    """The kind of federation that a seed runs."""
-    return list(KINDS)[seed % len(KINDS)]
 
 
 def smallest(folder: Path, seed: int, kind: str = "") -> list[str]:

@@ -28,11 +28,7 @@ from .live import until
 
 FLEET = "/v1/fleet/"
 HEADERS = "flwr-public-key", "flwr-timestamp", "flwr-signature"
-
-
-def key_of(path):
-    """A node's private key."""
-    return serialization.load_ssh_private_key(path.read_bytes(), password=None)
+key_of = lambda path: serialization.load_ssh_private_key(path.read_bytes(), password=None)
 
 
 def signed(key, age=0.0):
@@ -78,7 +74,6 @@ class Gated:
         return self.node.post(FLEET + name, headers=headers, content=body)
 
     def tell(self):
-        """Say that messages were sent, as the guard does."""
         self.node.portal.call(self.gate.news.tell)
 
     def raw(self, name, headers, body, method="POST"):
@@ -118,8 +113,6 @@ class Waiting:
 
 
 class Unread:
-    """A body that tells how much of it was read."""
-
     def __init__(self, pieces=1000, size=1 << 16):
         self.left, self._piece, self.read = pieces, bytes(size), 0
 

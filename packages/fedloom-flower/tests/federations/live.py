@@ -1,4 +1,6 @@
-"""A federation of processes on this machine: server, nodes, TLS and keys as users have them."""
+"""A federation of processes on this machine: server, nodes, TLS and keys as users have them; and a
+wire between them: counted, and cut.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,10 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -67,7 +71,6 @@ class Live:
         until(lambda: "Ctrl-C" in self.said("server"), "the server answers")
 
     def node(self, client: int, site: Path | None = None) -> None:
-        """Start a node. site: its own file."""
         words = "-m", "fedloom", "deploy", "node", self.fed.path, "--client", client
         data_option = () if site is None else ("--data", site)
         self.start(f"node{client}", *words, *data_option)
@@ -79,7 +82,6 @@ class Live:
         self.connected()
 
     def kill(self, name: str, word: str) -> None:
-        """Kill the processes below a command whose command line or name has a word."""
         for pid in self.children(name, word):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -93,11 +95,9 @@ class Live:
         return (self.fed.path / f"{name}.out").read_text(errors="replace")
 
     def send(self, name: str, number: int) -> None:
-        """Send a signal to a command that this started, and to its loop."""
         os.killpg(self.processes[name].pid, number)
 
     def end(self, name: str, number: int = signal.SIGTERM) -> None:
-        """End a command that this started; what it started itself ends with it."""
         below = self.children(name, "")
         self.send(name, number)
         process = self.processes.pop(name)
@@ -140,11 +140,9 @@ class Live:
         return lines(self.fed.run / "rounds.jsonl")
 
     def done(self, round: int) -> None:
-        """Wait for a round (from 1)."""
         until(lambda: len(self.rounds()) >= round, f"round {round} is done")
 
     def finished(self, number: str) -> str:
-        """Wait for a run's end -> its status."""
         state = lambda: next(r["status"] for r in runs(self.fed) if r["run-id"] == number)
         until(lambda: state().startswith("finished"), "the run has ended")
         return state()
@@ -230,9 +228,56 @@ def _parents() -> dict[int, int]:
 
 @contextlib.contextmanager
 def live(folder: Path, *changes: str, **settings: Any) -> Iterator[Live]:
-    """A federation whose processes end with the block."""
     federation = Live(folder, *changes, **settings)
     try:
         yield federation
     finally:
         federation.close()
+
+
+# ---------------------------------------------------------------------------------------- the wire
+class Relay:
+    """A port that passes on to another one of this machine. up, down: bytes to and from it; whole:
+    cleared while the wire is cut, when nothing passes and nobody is told.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port, self.up, self.down = port, 0, 0
+        self._lock, self._ends = threading.Lock(), list[socket.socket]()
+        self._place = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._place.getsockname()[1]
+        self.whole = threading.Event()
+        self.whole.set()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                client, _ = self._place.accept()
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._port))
+                except OSError:
+                    client.close()
+                    continue
+                self._ends += [client, server]
+                for way in ((client, server, "up"), (server, client, "down")):
+                    threading.Thread(target=self._pass, args=way, daemon=True).start()
+
+    def _pass(self, source: socket.socket, to: socket.socket, way: str) -> None:
+        with contextlib.suppress(OSError):
+            while piece := source.recv(1 << 16):
+                self.whole.wait()
+                with self._lock:
+                    setattr(self, way, getattr(self, way) + len(piece))
+                to.sendall(piece)
+        self._end(source, to)
+
+    def _end(self, *ends: socket.socket) -> None:
+        for end in ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def close(self) -> None:
+        self.whole.set()
+        self._end(self._place, *self._ends)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from fedloom.checks.tiny_federation import run
+from fedloom import FedAvg, Local
+from fedloom.aggregation import IntegerRing
+from fedloom.checks.tiny_federation import experiment, run
 from fedloom_flower import check
 from fedloom_flower.engine import FederationEngine
 from fedloom_flower.message import ANSWER, ASK, decode
+from support import modules
 from support.without import Without
-from tiny import same
+from tiny import clusters, same
 
 
 class Nodes(check.Nodes):
@@ -56,7 +59,6 @@ class Nodes(check.Nodes):
 
     @property
     def both(self):
-        """Bytes of blocks both ways."""
         return self.bytes + self.down
 
 
@@ -82,3 +84,15 @@ def states_are(nodes, alone):
         version = nodes[i].states.at(int(state.last), 0)
         assert version is not None and same(version.state, state), i
     return True
+
+
+def normed(**more):
+    """A model with running statistics of two norms, and clients without a batch of one example."""
+    return {"model": modules.normed, "data": clusters(sizes=[4, 8, 12] * 2), **more}
+
+
+def masked(**settings):
+    """A function: changes -> a run of masked sums."""
+    ring, local = IntegerRing(secure=True), Local(epochs=1, batch=4, lr=0.05)
+    of_all = {"algorithm": FedAvg(), "aggregation": ring, "cohort": 5, "local": local, "rounds": 2}
+    return lambda **more: experiment(**(of_all | settings | more))

@@ -25,8 +25,24 @@ PRIVATE = ["aggregation=dp", "sampling=poisson", "cohort=0.7", "weighting=unifor
 SECURE = ["aggregation=integer_ring", "aggregation.secure=true", EVERY]
 SMALL = ["data.clients=3", "cohort=3", "rounds=2", "model.hidden=[8]", "local.epochs=1"]
 LOGISTIC = ["model=logistic", "model.inputs=3", "model.classes=3", "local.epochs=1"]
+
+
+WARDS_TOML = """
+name = "wards"
+rounds = 2
+cohort = 3
+algorithm = "fedavg"
+model = {name = "mlp", inputs = 1, hidden = [4], classes = 2}
+local = {epochs = 1, batch = 8, lr = 0.1}
+[data]
+name = "table"
+target = "outcome"
+partition = "natural"
+"""
 LOGISTIC += ["cohort=3", "local.batch=8"]
 SIZES = (480, 479, 479)  # of digits at three clients
+said_by = lambda place, ask, parts=None: decode(ANSWER, place.answer(encode(ask, parts or {})))[0]
+rows_of = lambda fed, name="clients.jsonl": read_rows(fed.run / name)
 
 
 def folder(path, config, examples=(None,) * 3, **settings):
@@ -58,12 +74,7 @@ class Here:
     """
 
     def __init__(
-        self,
-        fed,
-        files=(None,) * 3,
-        off=(),
-        before=lambda here, ask: None,
-        awry=lambda i, raw: raw,
+        self, fed, files=(None,) * 3, off=(), before=lambda here, ask: None, awry=lambda i, raw: raw
     ):
         self.places = {i: ClientSite(fed.node(i), file) for i, file in enumerate(files)}
         self.fed, self.off, self.before, self.awry, self.asked = fed, set(off), before, awry, []
@@ -84,27 +95,16 @@ class Here:
         return serve(self.fed, lambda clients: self)
 
     def data(self, i):
-        """What a node trains and tests on."""
         return self.places[i]._node.fed.data
 
 
 def asking(what, round=-1, client=0, run="r", **more):
-    """A server's question."""
     return Ask(run=run, what=what, round=round, client=client, taken=-1, kept=0, **more)
-
-
-def said_by(place, ask, parts=None):
-    """The header of a place's answer."""
-    return decode(ANSWER, place.answer(encode(ask, parts or {})))[0]
 
 
 def simulated(fed, *changes):
     """The simulation of a federation whose data are at the server, too."""
     return resolve(fed.run_file, ["engine=serial", *changes]).experiment().run()
-
-
-def rows_of(fed, name="clients.jsonl"):
-    return read_rows(fed.run / name)
 
 
 def table(path, rows, label=lambda y: y, seed=0):
@@ -135,7 +135,6 @@ def site_files(path, rows=(9, 9, 9), tests=(), label=lambda y: y):
 
 
 def predicted(model, data):
-    """Probabilities and classes of a site's test rows."""
     with torch.no_grad():
         return model.eval()(data.test_inputs).softmax(1), data.test_targets
 
@@ -148,7 +147,14 @@ def everybody(exchange, agreement):
 
 
 def typed(*words, code=0, **more):
-    """What a command of fedloom says."""
     done = CliRunner().invoke(cli, list(map(str, words)), **more)
     assert done.exit_code == code, (done.output, done.exception)
     return done.output
+
+
+def followed(fed, monkeypatch):
+    """What `fedloom deploy run` says of a run that has ended."""
+    done = {"run-id": "7", "status": "finished:completed"}
+    monkeypatch.setattr("fedloom_flower.programs.begin", lambda fed: "7")
+    monkeypatch.setattr("fedloom_flower.programs.runs", lambda fed: [done])
+    return typed("deploy", "run", fed.path)

@@ -30,7 +30,6 @@ def wrong(raw: bytes, answer: bytes) -> bytes:
 
 
 def main() -> None:
-    """Answer until the process is ended."""
     fed = Folder(Path(sys.argv[1])).node(int(sys.argv[2]))
     place = ClientSite(fed)
     with tempfile.TemporaryDirectory() as folder:

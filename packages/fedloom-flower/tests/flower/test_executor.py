@@ -83,7 +83,6 @@ def answering(command, certificates):
 
 
 def said_anywhere():
-    """All command lines of this machine."""
     words = b""
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):

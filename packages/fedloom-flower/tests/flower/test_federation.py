@@ -28,8 +28,7 @@ from flwr.supercore.constant import TASK_TOKEN_HEADER, TaskType
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supernode.main import create_app
 
-from federations.live import lines, live, until
-from federations.network import Relay
+from federations.live import Relay, lines, live, until
 from federations.places import SECURE, site_file, typed
 from fedloom.config import resolve
 from fedloom.config.sources import read
@@ -44,7 +43,6 @@ pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
 
 def completes(there, tmp_path):
-    """The run that begins ends as its simulation, of all updates."""
     assert there.finished(there.begin()) == "finished:completed" and not there.missing()
     there.equals_simulation(tmp_path / "alone")
 
@@ -196,7 +194,6 @@ CUT = 30.0  # seconds
 
 
 def through(relay, there, *clients):
-    """Let nodes reach the server by a relay."""
     for i in clients:
         file = there.fed.node(i).settings_file
         text = re.sub(r"(?m)^port = \d+$", f"port = {relay.port}", file.read_text())

@@ -110,7 +110,6 @@ def test_a_hostile_node(federation, tmp_path):
 
 
 def test_a_server_that_sends_another_app(federation, tmp_path):
-    """A node does not run it: it answers with its own."""
     app, sign = federation.fed.app / "fedloom_app" / "client.py", tmp_path / "ran"
     before = app.read_text()
     app.write_text(f"open({str(sign)!r}, 'w').close()\n{before}")
@@ -148,7 +147,6 @@ def test_flowers_server_is_killed(federation, begun, tmp_path):
 
 
 def test_flowers_programs_at_a_node_are_killed(federation, begun, tmp_path):
-    """The node ends, and its loop starts it again."""
     running = lambda word: federation.children("node1", word)
     for word in ("flower-supernode", "flower_app.executor"):
         until(lambda word=word: running(word), f"{word} runs")
@@ -165,7 +163,6 @@ def test_a_second_run_is_not_begun_beside_the_first(federation):
 
 
 def words_of(program):
-    """What a program says until it ends, or says that it gives up."""
     with pytest.raises(FlowerError), Children() as children:
         children.start(program)
         children.wait()
