@@ -161,8 +161,11 @@ CASES = {
     "fedadam, v0": as_plain(ours.fedadam(**KNOBS, v0=0.0), lambda: paper.adaptive(paper.adam, 0)),
     "fedyogi": as_plain(ours.fedyogi(**KNOBS), lambda: paper.adaptive(paper.yogi)),
     "fedadagrad": as_plain(ours.fedadagrad(**KNOBS), lambda: paper.adaptive(np.add, beta1=0.0)),
-    "fedams": as_plain(ours.fedams(server_lr=0.1), lambda: paper.amsgrad(1, 1e-3)),
-    "fedams, 2": as_plain(ours.fedams(server_lr=0.1, option=2), lambda: paper.amsgrad(2, 1e-3)),
+    "fedams": as_plain(ours.fedams(server_lr=0.1, eps=0.1), lambda: paper.amsgrad(1, 0.1)),
+    "fedams, option 2": as_plain(
+        ours.fedams(server_lr=0.1, eps=0.1, option=2),
+        lambda: paper.amsgrad(2, 0.1),
+    ),
     "fedams, the code": as_plain(
         ours.fedams(server_lr=0.1, option=2, eps=0.0, start=1e-3, corrected=True),
         lambda: paper.amsgrad(2, 0.0, 1e-3, True),
