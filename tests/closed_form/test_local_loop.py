@@ -157,16 +157,6 @@ def test_stems_theory_follows_its_formula(setting):
         assert schedule.c == pytest.approx(c, rel=1e-12)
 
 
-def test_stems_theory_never_asks_for_more_than_its_proof_allows():
-    # eta <= 1 / (16 L I), which it is at first, and a = c eta^2 <= 1
-    for N, q, L, b in ((1, 1, 2.0, 1), (1, 2, 0.1, 1), (50, 20, 7.0, 100)):
-        schedule = schedules.STEMTheory(N=N, q=q, L=L, b=b)
-        rates = [schedule(10**e, 0) for e in range(0, 16, 3)]
-        assert max(rates) <= 1 / (16 * L * q) * (1 + 1e-12)
-        assert schedule.c * max(rates) ** 2 <= 1 + 1e-12
-        assert rates == sorted(rates, reverse=True) and rates[-1] < rates[0]
-
-
 # --------------------------------------------------------------------------- cube roots and roots
 def test_the_cube_root_counts_steps_rounds_or_passes():
     for round in range(9):

@@ -163,8 +163,7 @@ CASES = {
     "fedadagrad": as_plain(ours.fedadagrad(**KNOBS), lambda: paper.adaptive(np.add, beta1=0.0)),
     "fedams": as_plain(ours.fedams(server_lr=0.1, eps=0.1), lambda: paper.amsgrad(1, 0.1)),
     "fedams, option 2": as_plain(
-        ours.fedams(server_lr=0.1, eps=0.1, option=2),
-        lambda: paper.amsgrad(2, 0.1),
+        ours.fedams(server_lr=0.1, eps=0.1, option=2), lambda: paper.amsgrad(2, 0.1)
     ),
     "fedams, the code": as_plain(
         ours.fedams(server_lr=0.1, option=2, eps=0.0, start=1e-3, corrected=True),
