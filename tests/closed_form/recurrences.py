@@ -214,9 +214,7 @@ def feddc(alpha, eta0=None, scaled=False, weights=SIZES):
 
 
 def scaffold(rho=0.0, server_lr=1.0, move=None, option=2):
-    """SCAFFOLD on SAM's gradients: line 10 has g~ - c_i + c. Option I: c_i is the gradient at the
-    received model, perturbed as those of the steps are.
-    """
+    """On SAM's gradients: line 10 has g~ - c_i + c. Option I: c_i is g~ at the received model."""
     x, c, c_i = np.zeros(2), np.zeros(2), np.zeros((N, 2))
     for t in range(ROUNDS):
         yield x
@@ -232,9 +230,7 @@ def scaffold(rho=0.0, server_lr=1.0, move=None, option=2):
 
 
 def fedsmoo(rho, beta, dynamic=True, correction=True):
-    """FedSMOO, Algorithm 1: lines 9 to 13 at the clients, 16 and 17 at the server; its ablations
-    leave the duals of the model out, or those of the perturbation.
-    """
+    """Algorithm 1: lines 9 to 13 at clients, 16, 17 at the server; ablations leave duals out."""
     x, s, h, mu = np.zeros(2), np.zeros(2), np.zeros((N, 2)), np.zeros((N, 2))
     for t in range(ROUNDS):
         yield x
@@ -338,9 +334,7 @@ def cfedavg(compress, per_step=False, server_lr=1.0, feedback=True):
 
 
 def downlink(corrected):
-    """The way down through top-k: clients start from what they hold, the server keeps the rest.
-    corrected: SCAFFOLD, whose c goes down through the codec, too.
-    """
+    """Clients start from what they hold, the server keeps the rest. corrected: SCAFFOLD."""
     x, c, c_i = np.zeros(2), np.zeros(2), np.zeros((N, 2))
     seen, c_seen = np.zeros(2), np.zeros(2)
     for t in range(ROUNDS):
@@ -391,9 +385,7 @@ def fafed(
     matrix="coordinate",
     weights=SIZES,
 ):
-    """FAFED, Algorithm 2. Between exchanges A is the received one (line 14); at the exchange the
-    new one (lines 10 to 12).
-    """
+    """Algorithm 2. Between exchanges A is the received one (14), then the new one (10-12)."""
     squares = lambda g: g * g if matrix == "coordinate" else np.array([g @ g])
     inverse = lambda v: 1 / (np.sqrt(v) + rho)
     x = np.zeros(2)

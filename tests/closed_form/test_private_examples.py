@@ -124,9 +124,7 @@ def test_epsilon_is_that_of_opacus_accountant(
 
 # -------------------------------------------------------------------------------------- the budget
 def test_a_budget_stops_a_client_and_then_the_run(tmp_path: Path) -> None:
-    """A step costs 0.5 here, and the budget is 3: client 0 has two rounds of three steps, client 1
-    three of two. Nobody takes the place of client 0. A resumed run knows what is spent.
-    """
+    """A step costs 0.5, of a budget of 3; nobody takes the place of who has spent it."""
     dp = ExamplePrivacy(noise=3.0, delta=1e-3, max_epsilon=3.0)
     local = Local(steps=[3, 2], lr=0.1, batch=1, dp=dp)
     first = linear(1.0, 1.0, local=local, rounds=1).run(tmp_path / "run")
@@ -149,9 +147,7 @@ def test_a_budget_stops_a_client_and_then_the_run(tmp_path: Path) -> None:
 
 
 def test_a_budget_stops_clients_under_an_asynchronous_clock() -> None:
-    """A client that is under way is counted when it arrives, and not sent another model. What the
-    last round has learnt is evaluated.
-    """
+    """A client under way counts when it arrives. What the last round has learnt is evaluated."""
     local = Local(steps=1, batch=2, lr=0.1, dp=ExamplePrivacy(max_epsilon=1.5))
     given = {"clock": Asynchronous(buffer=2), "evaluate": Evaluation(every=50)}
     rows = small(FedAvg(), local=local, cohort=4, rounds=99, **given).run().history

@@ -67,9 +67,7 @@ def leaf(rule, delta, client=0, unweighted=None, round=0):
 
 @pytest.mark.parametrize("length", [0.01, 0.5, 40.0])
 def test_what_one_client_adds_is_no_longer_than_clip(length):
-    """All fields together, in units of the ring, whatever is sent; the noise is the same in both
-    leaves, and cancels.
-    """
+    """All fields together, in units of the ring; the noise is the same in both, and cancels."""
     v = torch.randn(1000, generator=torch.Generator().manual_seed(3))
     v *= length / float(v.norm())
     there, nothing = leaf(RULE, v), leaf(RULE, v * 0, unweighted=rec(dc=v * 0, tau=0.0))
@@ -297,9 +295,7 @@ PRIVATE: dict[str, Row] = {
 
 @pytest.mark.parametrize("case", PRIVATE)
 def test_epsilon_covers_the_noise_that_there_was(case: str, stepped: list[int]) -> None:
-    """Every sum has the noise of those whose updates are in it: together they cost no more than
-    what is said, and some rounds had too few.
-    """
+    """Together they cost no more than what is said, and some rounds had too few."""
     pytest.importorskip("dp_accounting", reason="the extra privacy is not installed")
     result = twelve(**PRIVATE[case]).run()
     noises = [0.8 * math.sqrt(count / 4) for count in stepped]

@@ -102,9 +102,7 @@ CARRIED = ("median", "trimmed mean", "krum", "multi-krum", "geometric median", "
 
 @pytest.mark.parametrize("name", CARRIED)
 def test_answers_before_the_round_go_through_the_rule_of_updates(name: str) -> None:
-    """FedLin's only step is along g - g_i + (what becomes of the g_i), with g = g_i: every client
-    makes the same move, whatever the rule makes of equal moves.
-    """
+    """FedLin's only step is along g - g_i + (what becomes of the g_i), with g = g_i."""
     rule, formula = FORMULAS[name]
     (result,) = models(quadratics(FedLin(), COPIES, aggregation=rule, **STEP), 1)[1:]
     near(result, -0.1 * formula(gradients()), 1e-14)
@@ -289,9 +287,7 @@ def test_no_method_lets_one_client_move_the_sum_further(name: str) -> None:
 
 
 def bounded(algorithm: Any, rounds: int = 1, **parts: Any) -> int:
-    """Check some rounds -> how many updates were as long as they may be. rounds: with more than
-    one, every client is left out in turn.
-    """
+    """-> how many updates were as long as they may be. rounds > 1: each client is left out."""
     clip, count = 0.05, 0
     rule = rules.DifferentialPrivacy(clip=clip)
     parts |= {"sampling": "poisson", "weighting": "uniform", "cohort": 1.0, "aggregation": rule}

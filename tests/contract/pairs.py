@@ -148,9 +148,7 @@ def pairs() -> tuple[Pair, ...]:
 
 @functools.cache
 def mixes() -> tuple[tuple[tuple[str, str], ...], ...]:
-    """Greedy and deterministic: take the first pair that is still missing, then for every other
-    axis the value that brings most missing pairs, of equal ones the first in this mix's turn.
-    """
+    """Greedy: the first missing pair, then of every other axis the value with most of them."""
     allowed = {pair for pair in pairs() if refusal(pair) is None}
     missing = dict.fromkeys(pair for pair in pairs() if pair in allowed)
     out = []
@@ -186,9 +184,7 @@ def _pair(a: str, p: str, b: str, q: str) -> Pair:
 
 
 def to_run() -> list[tuple[tuple[tuple[str, str], ...], bool]]:
-    """The mixes, and whether they are slow: all but those, in order, with a value of an axis beside
-    the algorithm that none before has. Every method has cases of its own.
-    """
+    """The mixes, and whether they are slow: without a value beside the method that is new."""
     seen, out = set[tuple[str, str]](), []
     for mix in mixes():
         new = {pair for pair in mix if pair[0] != "algorithm"} - seen
@@ -199,10 +195,7 @@ def to_run() -> list[tuple[tuple[tuple[str, str], ...], bool]]:
 
 # ---------------------------------------------------------------------------------------- to run it
 def tolerance(mix: Mix) -> float:
-    """What may lie between serial and vectorised in float64, relative to a tensor's largest.
-
-    Rounding is 1e-12; dividing by the root of a small second moment lets it grow: 1e-9.
-    """
+    """Rounding is 1e-12, of a tensor's largest; dividing by a small second moment lets it grow."""
     divides = mix["algorithm"].startswith(("fafed", "naive")) or mix["local"] in ("adam", "adamw")
     return 1e-9 if divides or mix["server"] == "adam" else 1e-12
 

@@ -133,9 +133,7 @@ def test_draws_from_torchs_generator_are_the_runs_own(engine_of, tmp_path):
 
 # ------------------------------------------------------------------ what an author keeps of a sum
 class Keeps(FedAvg):
-    """A client keeps the very vector that it sends, once to be weighted and once plainly; longer:
-    one of which it sends a part.
-    """
+    """A client keeps the very vector that it sends; longer: or one of which it sends a part."""
 
     longer: bool = False
 

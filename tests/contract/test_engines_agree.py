@@ -173,9 +173,7 @@ def said(end: ranks.Ended) -> list[str]:
 
 
 def test_two_ranks_have_the_bits_of_one_process_and_fail_and_go_on_together(tmp_path):
-    """A failure at one rank is everybody's sentence; one process repeats a round of two ranks, and
-    goes on where they were.
-    """
+    """A failure at one rank is everybody's; one process repeats, and goes on with, what two did."""
     from test_replay import agree as replay_agrees
     from test_replay import content
 

@@ -242,9 +242,7 @@ def test_a_pass_is_all_whole_batches():
 
 
 def plain(client, rounds, carried=True):
-    """One client's training as one writes it by hand: hidden state detached and handed on, but not
-    over a round that was missed.
-    """
+    """One client's training by hand: hidden state is handed on, but not over a missed round."""
     net = language_model()
     inputs, targets = (torch.from_numpy(v) for v in stream(client))
     streams = min(BATCH, STREAMS[client])

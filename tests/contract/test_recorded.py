@@ -61,9 +61,7 @@ def _cases() -> list[Any]:
 @pytest.mark.usefixtures("_unchecked")
 @pytest.mark.parametrize("name", _cases())
 def test_every_kind_of_run_has_the_bits_of_steps_that_are_computed_anew(name: str) -> None:
-    """after = 0: the second step of a shape is a replay of the first one, of another client, step
-    or round.
-    """
+    """after = 0: the second step of a shape replays the first, of another client, step or round."""
     result, replays = end(ALL[name].make, 0)
     anew, none = end(ALL[name].make, 10**9)
     bits_agree(result, anew)

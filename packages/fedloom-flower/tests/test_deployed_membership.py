@@ -39,9 +39,7 @@ there = lambda fed: [row.get("there") for row in rows_of(fed)]
 
 @pytest.fixture
 def places(tmp_path):
-    """A function that makes a federation of three sites, with files for a fourth. then: what
-    happens once during a round (from 1).
-    """
+    """A function that makes a federation of three sites. then: what happens once in a round."""
 
     def made(*more, then=(), **settings):
         fed = folder(tmp_path, resolve("digits", [*BASE, *more]), evaluate="nodes", **settings)

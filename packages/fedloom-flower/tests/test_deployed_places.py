@@ -269,9 +269,7 @@ def test_a_clip_that_follows_the_updates_is_told(tmp_path):
 
 @pytest.mark.usefixtures("accounts_at_hand")
 def test_a_run_s_files_do_not_tell_its_noise(tmp_path):
-    """The seed in them makes a simulation's noise again, and has nothing to do with this one: all
-    take part, so that the models differ by noise alone.
-    """
+    """The seed in them makes other noise. All take part, so that models differ by noise alone."""
     fed = digits(tmp_path, *PRIVATE, "cohort=1.0", "rounds=1", EVERY, "aggregation.clip=0.3")
     ours = Here(fed).serve().state
     written = resolve(fed.run / "config.toml", ["engine=serial", "aggregation.noise=1e-9"])
@@ -286,9 +284,7 @@ EXAMPLES = ["local.batch=160", "local.dp.noise=2", "local.dp.clip=0.5", "local.d
 
 @pytest.mark.usefixtures("accounts_at_hand")
 def test_private_examples_of_a_node_cannot_be_made_again(tmp_path):
-    """Of two runs with the same seed; a rehearsal's can, which the two halves equal. No loss leaves
-    a node, and its own account counts what it has computed.
-    """
+    """Of two runs with the same seed. No loss leaves a node, and its own account counts."""
     feds = [digits(tmp_path / str(k), *EXAMPLES) for k in range(2)]
     assert "loss" not in checked(feds[0]).header_fields
     ends = [Here(fed).serve() for fed in feds]

@@ -170,9 +170,7 @@ def test_a_node_that_begins_anew_between_two_exchanges_is_out_of_one_round(
 
 
 def test_a_resumed_server_goes_on_and_a_round_is_unmasked_once(tmp_path):
-    """It dies after a sum that is in no checkpoint: who gave shares of it gives none again. With
-    the same clients the next round goes on from the same model.
-    """
+    """It dies after a sum that is in no checkpoint: who gave shares of it gives none again."""
     make = masked(rounds=4, cohort=6, checkpoint=Checkpoint(every_rounds=1, every_seconds=None))
     there, died = Nodes(make(), tmp_path / "nodes"), []
 
@@ -200,9 +198,7 @@ def test_a_resumed_server_goes_on_and_a_round_is_unmasked_once(tmp_path):
 @pytest.mark.usefixtures("accounts_at_hand")
 @pytest.mark.parametrize(("rule", "again"), [(NOISE, False), (RING, True)])
 def test_noise_is_drawn_once_a_round(rule, again, tmp_path, quick):
-    """A node that has masked an update makes no keys for that round again, if that costs privacy;
-    without noise it does, where no shares were sent.
-    """
+    """Who has masked an update makes no keys for that round again, if that costs privacy."""
     make = masked(aggregation=rule, rounds=1, **UNIFORM)
     there = Nodes(make(), tmp_path, lambda what, t, i: what == "unmask")
     for draw in range(2):
@@ -232,9 +228,7 @@ def test_masks_of_another_broadcast_give_no_sum(tmp_path):
 
 @pytest.mark.slow
 def test_damaged_keys_and_shares_change_no_sum(tmp_path, quick):
-    """Both ways, at every exchange: an update counts as it is, or not. Once shares were given and
-    no sum came of them, that model has no other sum, so there are several short runs.
-    """
+    """An update counts as it is, or not. A model has one sum, so there are several short runs."""
     make = masked(rounds=2, aggregation=IntegerRing(secure=True, threshold=0.51))
     draw, counts = random.Random(11), []
 

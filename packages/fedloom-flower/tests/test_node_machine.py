@@ -372,9 +372,7 @@ def test_a_program_that_ends_or_gives_up_ends_them_all(tmp_path, monkeypatch):
     ],
 )
 def test_the_node_of_a_removed_site_says_why_it_ends(line, out, tmp_path):
-    """Flower's own node goes on for ever, and says nothing of the reason; nor does it end when only
-    a run stops under a message.
-    """
+    """Flower's own node goes on for ever, and says nothing of the reason."""
     stays = f"import time; print({line!r}, flush=True); time.sleep({60 * out})"
     said = ended(stays, tmp_path / "log", programs.GAVE_UP)
     assert ("it was taken out of the federation" in said) is out and "\n" not in said

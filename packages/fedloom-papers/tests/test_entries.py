@@ -81,9 +81,7 @@ PRINTED = {
 
 @of_each
 def test_printed_cells_bear_out_every_claim_about_them(table):
-    """A target that was not reached, "1000+" or "-", is after all others. Where a figure's curve
-    ends is printed in the tables, FedACG's as its average.
-    """
+    """A target that was not reached is after all others. A figure's end is printed in tables."""
     for claim in table.claims:
         for place in (p for p in table.protocols if p.name in (claim.protocols or [p.name])):
             metric, at = (claim.metric, claim.at) if claim.metric else table.headline(place)
@@ -293,9 +291,7 @@ def test_what_needs_no_run_agrees_with_the_paper(table):
     ("classes", "seeds", "within"), [(10, 6, (700, 1400)), (100, 3, (120, 185))]
 )
 def test_recycled_pools_are_as_uneven_as_measured_elsewhere(classes, seeds, within):
-    """FedSMOO's Figure 2 prints 829 for one draw; its partitioner re-implemented has a mean of 1023
-    over 20 draws, and 151 on CIFAR-100.
-    """
+    """FedSMOO prints 829 for one draw; its own partitioner has a mean of 1023, and 151."""
     pools = dirichlet_recycled(0.1, clients=100)
     drawn = [class_total_sd(classes, pools, seed) for seed in range(seeds)]
     assert within[0] < sum(drawn) / seeds < within[1]

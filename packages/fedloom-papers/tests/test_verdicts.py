@@ -31,9 +31,7 @@ def line(curve, **more):
 
 
 def judged(made, curve_of):
-    """The table of a plan whose runs have these curves: curve_of(protocol, row, seed), None: no
-    line.
-    """
+    """The table of a plan whose runs have these curves; curve_of gives None: no line."""
     lines = [
         line(curve, digest=digest, seed=place[2])
         for place, digest in made.digests.items()

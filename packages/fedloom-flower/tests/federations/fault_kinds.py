@@ -95,15 +95,11 @@ class Kind:
         return run(trial)
 
     def check(self, rows: list[Row], extra: Row, states: Mapping[int, Path]) -> None:
-        """Look at the end: rows of clients.jsonl, what a checkpoint holds beside states, and the
-        nodes' folders.
-        """
+        """Look at the end: rows of clients.jsonl, a checkpoint's extra, and the nodes' folders."""
 
 
 class TrainTask(Kind):
-    """FedLin: clients are asked before their local steps, and what that changes of their state
-    waits for these.
-    """
+    """FedLin: clients are asked before their steps; what that changes of their state waits."""
 
     settings: ClassVar[dict[str, Any]] = Kind.settings | {
         "algorithm": make_algorithm("fedlin"),
@@ -113,9 +109,7 @@ class TrainTask(Kind):
 
 
 class Changing(Kind):
-    """Sites join late, leave and come back; a round of too few is drawn again, and the operator
-    goes on with a run that ended because two in a row had too few.
-    """
+    """Sites come and go; rounds of too few are drawn again, and a run that ended so goes on."""
 
     engine: ClassVar[dict[str, Any]] = {"min_updates": 3, "redraws": 1, "max_failed_rounds": 2}
     leave = True

@@ -201,9 +201,7 @@ class Simulation:
 
     # -------------------------------------------------------------------------------- the programs
     def run(self) -> None:
-        """Until the server has ended its run, through all its crashes, and look at what came of it.
-        Raises ViolationError.
-        """
+        """Until the server has ended its run, through all its crashes. Raises ViolationError."""
         with pytest.MonkeyPatch.context() as patch:
             self.kind.begin(patch)
             self._run()
@@ -234,9 +232,7 @@ class Simulation:
                 self.server.boot()
 
     def _rot(self) -> None:
-        """Damage the newest of several checkpoints, once: the server may go back to the one before,
-        and of two damaged ones it would say that none is left.
-        """
+        """Damage the newest of several checkpoints, once: then the one before is taken."""
         checkpoints = round_folders(self.server.root / "fed" / "run" / "checkpoints")
         if len(checkpoints) > 1 and not self.rotten and self.faults.occurs("rot"):
             self.rotten = True
@@ -404,9 +400,7 @@ class Simulation:
 def outcome(
     folder: Path, seed: int, only: Collection[str] | None = None, kind: str = ""
 ) -> tuple[str, Simulation]:
-    """What does not hold under the faults of a seed, empty if all does; any error is a fault. kind:
-    of the federation; the seed says it.
-    """
+    """What does not hold under the faults of a seed, empty if all does; any error is a fault."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     simulation = Simulation(folder, KINDS[kind or kind_of(seed)], seed, only)

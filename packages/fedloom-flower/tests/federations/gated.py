@@ -49,9 +49,7 @@ class Seen(NamedTuple):
 
 
 class Gated:
-    """seen: what Flower's server is asked, which answers `status` and `says`. A call is a request
-    of a node with these headers.
-    """
+    """seen: what Flower's server is asked, which answers `status` and `says`."""
 
     def __init__(self, fed):
         self.gate = Gate(fed, self._flower, Refusals())

@@ -63,9 +63,7 @@ class Nodes(check.Nodes):
 
 
 def deployed(make, nodes, **settings):
-    """The end of a run whose clients are nodes, and its engine. nodes: an exchange, or the folder
-    of new ones.
-    """
+    """The end of a run whose clients are nodes (an exchange, or a folder), and its engine."""
     exchange = Nodes(make(), nodes) if isinstance(nodes, Path) else nodes
     engine = FederationEngine(exchange, run="r", **settings)
     return simulated(make, engine), engine

@@ -261,9 +261,7 @@ def test_a_node_that_waits_for_messages_gets_those_that_come(gated, key, monkeyp
 
 @pytest.mark.parametrize("why", ["gone", "activate-node", "pull-messages"])
 def test_no_message_is_fetched_for_a_node_that_is_gone_or_began_anew(gated, key, why):
-    """It would be lost: Flower gives each once. A network that fails does not say that a connection
-    is gone.
-    """
+    """It would be lost: Flower gives each once, and a network does not say that a node is gone."""
     gated.says = b""
     before = Waiting(gated, key)
     gated.says = b"m" * 100
