@@ -184,19 +184,10 @@ def test_bytes_to_an_accuracy_are_read_on_straight_lines_between_evaluations():
     assert STUDIED["client_skewness"][1](FIRST, {}, None) < 0
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "catalogue",
-        "entry",
-        "study_measures",
-        "columns",
-        "lines",
-        "series",
-        "verdicts",
-        "results.tables",
-    ],
-)
+WITH_EXAMPLES = "catalogue entry study_measures columns lines series verdicts results.tables"
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES.split())
 def test_examples_in_docstrings(name):
     result = doctest.testmod(importlib.import_module(f"fedloom_papers.{name}"))
     assert result.attempted > 0 and result.failed == 0
