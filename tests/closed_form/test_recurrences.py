@@ -56,8 +56,13 @@ def as_smoo(**options):
     return ours.FedSMOO(rho=0.3, beta=2.0, **options), lambda: paper.fedsmoo(0.3, 2.0, **options)
 
 
+def as_cfedavg(compress, codec, *feedback, per_step=False):
+    method, settings = ours.CFedAvg(per_step=per_step), coded(codec, *feedback)
+    return method, lambda: paper.cfedavg(compress, per_step, feedback=bool(feedback)), settings
+
+
 SIZED_DYN, SIZED_DC = (kind(alpha=0.5, size_scaled=True) for kind in (ours.FedDyn, ours.FedDC))
-OPTION_I, DIVIDED = ours.Scaffold(option=1), ours.CFedAvg(per_step=True)
+OPTION_I = ours.Scaffold(option=1)
 MEAN = served(Average(lr=0.7), LocalSGD())
 CASES = {
     "fedavg": as_plain(FedAvg(server_lr=0.9), lambda: paper.times(0.9)),
@@ -116,27 +121,11 @@ CASES = {
         lambda: paper.cfedavg(lambda p: p, True, 0.9),
         EQUAL,
     ),
-    "cfedavg, top-k": (ours.CFedAvg(), lambda: paper.cfedavg(paper.top), coded(HALF, Residual())),
-    "cfedavg, top-k of a move by its steps, forgotten": (
-        DIVIDED,
-        lambda: paper.cfedavg(paper.top, True, feedback=False),
-        coded(HALF),
-    ),
-    "cfedavg, signs of a move by its steps": (
-        DIVIDED,
-        lambda: paper.cfedavg(signs, True),
-        coded(Sign(), Residual()),
-    ),
-    "cfedavg, signs, forgotten": (
-        ours.CFedAvg(),
-        lambda: paper.cfedavg(signs, feedback=False),
-        coded(Sign()),
-    ),
-    "cfedavg, threshold": (
-        ours.CFedAvg(),
-        lambda: paper.cfedavg(above),
-        coded(Threshold(tau=0.1), Residual()),
-    ),
+    "cfedavg, top-k": as_cfedavg(paper.top, HALF, Residual()),
+    "cfedavg, top-k of a move by its steps, forgotten": as_cfedavg(paper.top, HALF, per_step=True),
+    "cfedavg, signs of a move by its steps": as_cfedavg(signs, Sign(), Residual(), per_step=True),
+    "cfedavg, signs, forgotten": as_cfedavg(signs, Sign()),
+    "cfedavg, threshold": as_cfedavg(above, Threshold(tau=0.1), Residual()),
     "scaffold": (ours.Scaffold(server_lr=0.9), lambda: paper.scaffold(server_lr=0.9)),
     "scaffold, option I": (OPTION_I, lambda: paper.scaffold(option=1)),
     "scaffold, option I, SAM": (
