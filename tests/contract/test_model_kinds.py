@@ -223,18 +223,6 @@ def language_model():
     return lstm_language_model(VOCABULARY, 4, 4, dropout=0.0).double()
 
 
-@pytest.mark.parametrize("client", range(4))
-def test_batches_are_the_next_windows_of_streams_of_equal_length(client):
-    fed = Federation(readers(), Local(steps=STEPS, batch=BATCH, order="text"))
-    n, first = STREAMS[client], sum(STREAMS[:client])
-    streams = min(BATCH, n)
-    length = n // streams
-    batches = [b.tolist() for round in range(5) for b in fed.batches(client, round)]
-    want = [[first + s * length + k % length for s in range(streams)] for k in range(5 * STEPS)]
-    assert batches == want
-    assert [len(b) for b in fed.batches(client, 1)] == list(fed.sizes(client))
-
-
 def test_a_pass_is_all_whole_batches():
     fed = Federation(readers(), Local(epochs=1, batch=BATCH, order="text"))
     assert [fed.steps(i) for i in range(4)] == [5, 4, 2, 1]
