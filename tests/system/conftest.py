@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from crash_script import experiment
 
 from fedloom.cli.__main__ import cli
+from support.stops import failing_in_run
 
 
 @pytest.fixture
@@ -63,6 +64,17 @@ def _plain(request, monkeypatch):
 
 
 # --------------------------------------------------------------------------------- stopped runs
+@pytest.fixture
+def stopped():
+    """Call a command in which an error comes in the first round of the run of this number."""
+
+    def call(number, error, *words):
+        with failing_in_run(number, error):
+            return CliRunner().invoke(cli, words, prog_name="fedloom")
+
+    return call
+
+
 class Killed(BaseException):
     """An end without a last checkpoint, which an error of a user's function would have."""
 

@@ -295,23 +295,24 @@ def test_where_no_process_could_help_none_is_started(monkeypatch, case):
 
 def test_a_run_in_the_share_of_a_job_and_one_on_a_gpu_have_one_process(monkeypatch):
     """Of one processor, as `fedloom paper --jobs` gives to its runs."""
-
-    def of(loop):
+    count, before = auto.processors, os.sched_getaffinity(0)
+    ways = Ways(monkeypatch, many=0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(auto, "processors", count)
+        os.sched_setaffinity(0, {min(before)})
+        try:
+            run(20)
+        finally:
+            os.sched_setaffinity(0, before)
+    loop = small(FedAvg(), rounds=20, engine="auto", **SHORT).build()
+    with monkeypatch.context() as patch:
+        patch.setattr(Net, "device", torch.device("cuda", 0))
+        patch.setattr(Serial, "open", lambda *parts: None)
         loop.engine.open(loop.plan, loop.fed, loop.net)
-        return loop.engine._processes
-
-    make = lambda: small(FedAvg(), engine="auto", rounds=20).build()
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
-    try:
-        assert of(make()) == 1
-    finally:
-        os.sched_setaffinity(0, before)
-    loop = make()
-    monkeypatch.setattr(Net, "device", torch.device("cuda", 0))
-    monkeypatch.setattr(Serial, "open", lambda *parts: None)
-    monkeypatch.setattr(auto, "processors", lambda: 2)
-    assert of(loop) == 1
+    loop.engine.inner.open(loop.plan, loop.fed, loop.net)
+    loop.begin()
+    loop.until(2)
+    assert ways.opened == 0
 
 
 # ------------------------------------------------------------------------------------ in a run

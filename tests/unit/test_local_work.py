@@ -283,11 +283,10 @@ def test_names_and_refusals(tmp_path):
 def test_the_authors_order_of_flamby():
     """Golden numbers of flamby.md, section 13, and the visits of its Cyclic, section 5."""
     sizes = (199, 172, 30, 85)
-    about = (sizes, [-(-n // 4) for n in sizes], [100] * 4)
-    order = FLamby().order(Pass(42, 0, 0, *about))
+    order = FLamby().order(Pass(42, 0, 0, sizes, [-(-n // 4) for n in sizes], [100] * 4))
     assert order[:4].tolist() == [115, 191, 181, 1]
     visits = []
-    for seed in range(42, 47):
-        places = FLamby(who="cycle")._visits(Pass(seed, 0, 0, *about))
-        visits.append(Counter(next(places) for _ in range(15))[0])
+    for seed in range(42, 47):  # every visit is one pass of one step
+        passes = FLamby(who="cycle").passes_in_order(Pass(seed, 0, 0, sizes, [1] * 4, [1] * 4))
+        visits.append(Counter(client for client, _ in itertools.islice(passes, 15))[0])
     assert visits == [4, 4, 4, 4, 3]

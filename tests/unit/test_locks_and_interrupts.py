@@ -86,14 +86,14 @@ def test_a_lock_that_somebody_has_for_a_moment_is_waited_for(path, monkeypatch):
 
 
 def test_a_lock_ends_with_its_block_though_a_fork_still_has_its_handle(path, monkeypatch):
-    locked, forks = locks._locked, []
+    flock, forks = locks.fcntl.flock, []
 
-    def forked(path):
-        handle = locked(path)
-        forks.append(os.dup(handle))  # shares the lock, as the handle of a fork does
-        return handle
+    def forked(handle, how):
+        flock(handle, how)
+        if not forks:
+            forks.append(os.dup(handle))  # shares the lock, as the handle of a fork does
 
-    monkeypatch.setattr(locks, "_locked", forked)
+    monkeypatch.setattr(locks.fcntl, "flock", forked)
     with hold(path):
         assert holder(path) is not None
     assert holder(path) is None

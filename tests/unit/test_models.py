@@ -16,7 +16,6 @@ from fedloom.config import resolve
 from fedloom.core.blocks import find_blocks
 from fedloom.core.net import Net
 from fedloom.data import from_clients
-from fedloom.engines import scores
 from fedloom.engines.scores import FEW, Slices
 from fedloom.errors import ClientError, CompositionError, ConfigError, DataError
 from fedloom.federation.sampling import Churn
@@ -445,8 +444,8 @@ def test_pooling_without_a_gradient_has_the_values_of_torch(
     x = torch.randn(shape).contiguous(memory_format=FORMATS[order])
     x.flatten()[::3] = 1.0  # equal ones
     x.flatten()[0] = torch.nan
-    used, real = [], scores._largest
-    monkeypatch.setattr(scores, "_largest", lambda v: used.append(1) or real(v))
+    used, real = [], torch.maximum
+    monkeypatch.setattr(torch, "maximum", lambda *pair: used.append(1) or real(*pair))
     with torch.no_grad(), Slices():
         y = pool(x)
         if pool.kernel_size == pool.stride == 2:
@@ -457,5 +456,5 @@ def test_pooling_without_a_gradient_has_the_values_of_torch(
     assert y.stride() == want.stride()
     assert bool(used) == (slices is True or (slices == "in torch's order" and order in slices))
     with Slices():
-        assert pool(x.requires_grad_()).requires_grad and len(used) < 2
+        assert pool(x.requires_grad_()).requires_grad and len(used) in (0, 2)
         assert nn.AdaptiveMaxPool2d(1)(x).shape[2:] == (1, 1)

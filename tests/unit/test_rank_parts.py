@@ -3,21 +3,26 @@
 import pickle
 import re
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from fedloom.algorithm import FedAvg
 from fedloom.core import ranks
 from fedloom.core.interrupts import Stopped
 from fedloom.core.ranks import ALONE, Group
-from fedloom.engines import Ranks, Serial, Vectorised, make_engine
-from fedloom.engines.ranks import RankSettings, _checksum
+from fedloom.core.vector import rec
+from fedloom.engines import Ranks, Serial, Vectorised, Workers, make_engine
+from fedloom.engines.client_results import Request, TrainTask
+from fedloom.engines.ranks import RankSettings
 from fedloom.errors import ClientError, ConfigError, WorkerError
 from fedloom.experiment.processes import device_for, engine_for
 from fedloom.storage.client_state import ClientMemory
-from fedloom.storage.rank_states import _merge, _pack, _part_of, _unpack
+from fedloom.storage.rank_states import RankStates
 from support.refusals import refused
 from tiny import same, small
 from unit.test_storage import row
@@ -28,6 +33,38 @@ class Many(Group):
 
     def __init__(self, size, here=2):
         self.size, self.locals, self.hosts = size, here, [f"node{r}" for r in range(size)]
+
+
+class Thread(Many):
+    """One of several ranks that are threads of this process. given: what each gives."""
+
+    def __init__(self, rank, given, barrier):
+        super().__init__(len(given))
+        self.rank, self.given, self.barrier = rank, given, barrier
+
+    def everybodys(self, value):
+        self.given[self.rank] = value
+        self.barrier.wait(60)
+        given = [*self.given]
+        self.barrier.wait(60)
+        return given
+
+    def gather(self, value, error=None):
+        heads = self.everybodys((value, error))
+        for _, error in heads:
+            if error is not None:
+                raise error
+        return [value for value, _ in heads]
+
+    def exchange(self, give, take=None):
+        return [theirs[self.rank] for theirs in self.everybodys(give)]
+
+
+def at_each(size, work):
+    """What work(group) gives at each of so many ranks."""
+    given, barrier = [None] * size, threading.Barrier(size)
+    with ThreadPoolExecutor(size) as pool:
+        return [*pool.map(lambda rank: work(Thread(rank, given, barrier)), range(size))]
 
 
 def opened(engine):
@@ -62,40 +99,49 @@ def test_ranks_that_cannot_be_are_refused(make, said):
     refused(make, said, kind=ConfigError)
 
 
-def test_workers_share_the_processors_of_a_machine():
+def test_workers_share_the_processors_of_a_machine(monkeypatch):
     engine = engine_for("workers", Many(2, here=1000), 4, 10)
     assert engine.text == "ranks+workers:1"
-    assert isinstance(opened(engine)._run, Serial)  # no process that another one only waits for
+    monkeypatch.setattr(
+        Workers, "open", lambda *parts: pytest.fail("another one only waits for it")
+    )
+    opened(engine)
 
 
 def test_a_rank_with_another_server_state_is_named():
-    x = torch.ones(3)
-    y = x + torch.tensor([0.0, 0.0, 2.0**-23])
-    assert _checksum(x, 1.0) == _checksum(x.clone(), 1.0) != _checksum(y, 1.0)
+    def of(group, least):
+        engine, x = opened(Ranks(Serial(), group)), torch.ones(3)
+        x[2] += least * (group.rank == 1)
+        return engine.map(Request.TRAIN, TrainTask(rec(x=x), torch.empty(0), {}, [], 4)).stats
+
+    assert at_each(3, lambda group: of(group, 0.0)) == [[], [], []]
     with pytest.raises(WorkerError, match=r"round 5: the server state at rank 1 \(node1\) differs"):
-        Ranks(Serial(), Many(3))._agree([7, 8, 7], "round 5")
+        at_each(3, lambda group: of(group, 2.0**-23))
 
 
 def test_ranges_are_whole_chunks_and_one_for_each_rank():
-    engine = Ranks(Vectorised(3), Many(4))
-    assert engine._cut([1.0, 1.0, 1.0], 8) == [(0, 3), (3, 6), (6, 8), (8, 8)]
+    engine = opened(Ranks(Vectorised(3), Many(4)))
+    assert engine.cut([2] * 8) == [(0, 3), (3, 6), (6, 8), (8, 8)]
 
 
 @pytest.mark.parametrize(
     ("said", "restarts", "words"),
     [
-        ("EADDRINUSE, port 29500", "0", "host0:29500 .*the port is in use"),
+        ("EADDRINUSE, port 29500", "0", "host0:29500 ... the port is in use"),
         ("Gloo connectFullMesh failed", "2", "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"),
         ("Gloo connectFullMesh failed", "0", "within ranks.timeout = 5 s"),
         ("", "0", "no reason given"),
     ],
 )
 def test_why_ranks_do_not_meet(said, restarts, words, monkeypatch):
-    monkeypatch.setenv("MASTER_ADDR", "host0")
-    monkeypatch.setenv("MASTER_PORT", "29500")
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
-    why = ranks._why(said, 5.0)
-    assert "\n" not in why and re.search(words, why)
+    def fails(*given, **more):
+        raise RuntimeError(said)
+
+    place = {"MASTER_ADDR": "host0", "MASTER_PORT": "29500", "RANK": "0", "WORLD_SIZE": "2"}
+    for name, value in (place | {"TORCHELASTIC_RESTART_COUNT": restarts}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(ranks, "rendezvous", fails)
+    refused(lambda: ranks.join(5.0), words, kind=ConfigError)
 
 
 def test_one_process_waits_for_nobody():
@@ -110,9 +156,15 @@ def test_errors_travel():
     class OwnError(Exception):
         pass
 
-    assert str(ranks._portable(OwnError("mine"))) == "OwnError: mine"
-    error = ClientError("one line")
-    assert ranks._portable(None) is None and ranks._portable(error) is error
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        group = ranks.Ranks(5.0)
+        group.rank = 1  # as another one would see what rank 0 gives
+        refused(lambda: group.gather(3, OwnError("mine")), "OwnError: mine", kind=WorkerError)
+        refused(lambda: group.gather(3, ClientError("one line")), "one line", kind=ClientError)
+        assert group.gather(3) == [3]
+    finally:
+        dist.destroy_process_group()
     assert pickle.loads(pickle.dumps(Stopped(15))).code == 143
 
 
@@ -122,22 +174,30 @@ def test_any_number_of_ranks_divides_and_joins_an_index(tmp_path):
     memory.save()
     memory.put({i: row(i, 1) for i in (2, 3, 8)})
     index = memory.save()
-    home = {i: n % 4 for n, i in enumerate(index["clients"])}
-    owners = [ClientMemory(tmp_path, prefix=f"r{r}-") for r in range(4)]
-    for r, owner in enumerate(owners):
-        owner.restore(_part_of(index, home, r))
-    assert [len(owner) for owner in owners] == [3, 2, 2, 2]
-    whole = ClientMemory(tmp_path)
-    whole.restore(_merge([owner.save() for owner in owners]))
-    assert all(same(whole.get([i])[i], row(i, int(i in (2, 3, 8)))) for i in range(9))
-    assert whole.last([2, 4, 9]) == {2: 1, 4: 0, 9: None}
+
+    def of(group):
+        states = RankStates(ClientMemory(tmp_path, prefix=f"r{group.rank}-"), group, None)
+        states.restore(index)
+        return len(states.states), states.save(), states.last([2, 4, 9])
+
+    counts, (joined, *others), lasts = zip(*at_each(4, of), strict=True)
+    assert counts == (3, 2, 2, 2) and others == [joined] * 3
+    assert lasts == ({2: 1, 4: 0, 9: None},) * 4
+    memory.restore(joined)
+    assert all(same(memory.get([i])[i], row(i, int(i in (2, 3, 8)))) for i in range(9))
 
 
 def test_rows_keep_their_bits_on_the_way():
     rows = {3: row(3), 5: row(5, 2)}
-    back = _unpack(_pack(rows), "cpu")
-    assert back.keys() == rows.keys() and all(same(back[i], rows[i]) for i in rows)
-    assert len(_pack({})) == 0 and _unpack(_pack({}), "cpu") == {}
+
+    def of(group):
+        states = RankStates(ClientMemory(), group, lambda cohort: [(0, 0), (0, len(cohort))])
+        states.put({} if group.rank else rows)
+        return states.get([3, 5]), len(states.states)
+
+    (none, left), (moved, here) = at_each(2, of)
+    assert (none, left, here) == ({}, 0, 2) and moved.keys() == rows.keys()
+    assert all(same(moved[i], rows[i]) for i in rows)
 
 
 def test_the_script_for_slurm_starts_what_it_says(tmp_path):

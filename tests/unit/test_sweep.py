@@ -11,10 +11,10 @@ from report_fakes import fake_run, write_rows
 
 from fedloom.cli.__main__ import cli
 from fedloom.errors import CheckpointError, ConfigError
-from fedloom.experiment.experiment import Experiment
 from fedloom.study import Search, Sweep, best_of, results, state_of
 from fedloom.study.sweep import Range, split_space, split_values
 from support.refusals import refused
+from support.stops import failing_in_run
 
 GRID = ["algorithm=fedacg", "algorithm.lam=0.8,0.9", "local.lr=0.03,0.1,0.3", "rounds=2"]
 
@@ -203,24 +203,14 @@ def optuna(monkeypatch, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_stopped_search_tries_what_it_would_have(optuna, monkeypatch):
+def test_a_stopped_search_tries_what_it_would_have(optuna):
     done = swept("--trials", "4", "--out", "whole")
     assert done.exit_code == 0, done.output
     assert "best by the validation split: local.lr=" in done.output
     assert len(folders_in("whole")) == 4 and Path("whole/best.toml").is_file()
     again = swept("--trials", "4", "--out", "whole")
     assert said_by(again) == said_by(done), "nothing is left to do"
-
-    rounds, calls = Experiment._rounds, []
-
-    def stop(self, *given):
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return rounds(self, *given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Experiment, "_rounds", stop)
+    with failing_in_run(3, KeyboardInterrupt):
         assert swept("--trials", "4", "--out", "again").exit_code == 130
     again = swept("--trials", "4", "--out", "again")
     assert said_by(again) == said_by(done).replace("whole", "again")
