@@ -1,4 +1,5 @@
-"""Whatever stops a run, what it goes on from gives the bits of the run that nothing stopped.
+"""Whatever stops a run, what it goes on from gives the bits of the run that nothing stopped; a run
+that stops early is finished, and the best model is kept beside the last.
 
 The table: what happens, and what is there then. That every kind of run goes on with its bits is in
 contract/test_engines_agree.py, crashes of the machine are in test_crash_points.py, and processes
@@ -14,22 +15,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
-import torch
 from crash_script import agree, experiment
+from torch import nn
 
-from cases import CASES
-from fedloom import Checkpoint, Evaluation, FedAvg
+from fedloom import Checkpoint, Evaluation, Experiment, FedAvg, Local, StopRun
 from fedloom.core import interrupts
+from fedloom.data import from_clients
 from fedloom.engines import Serial
-from fedloom.engines.client_results import Request, TrainTask
 from fedloom.errors import CheckpointError, ConfigError
+from fedloom.evaluation.stopping import EarlyStop
 from fedloom.report import comparison, group_runs, load_run
 from fedloom.server.rounds import Run
 from fedloom.storage import world
 from fedloom.storage.client_state import ClientMemory
 from fedloom.storage.run_directory import RunDirectory
-from tiny import small, trace
+from support.folders import fill, parameters, record, rows
+from tiny import small, timeless, weights
 
 RARELY = {"checkpoint": Checkpoint(every_seconds=None)}  # at the end, or at a stop
 
@@ -106,34 +109,28 @@ class Event(NamedTuple):
 
 
 COMMIT = interrupted(Run, "_commit", 5)
+APPEND = interrupted(RunDirectory, "append_round", 5)
+PUT = interrupted(ClientMemory, "put", 7, before=True)
+SEVERAL, BOUND = signals_while_it_saves_and_closes, {"resident_bytes": 1}
 HANGUP = lambda *_: signal.raise_signal(signal.SIGHUP)
+STOP, FIFTH = KeyboardInterrupt, "00000005"
 EVENTS = {
     "a callback fails": Event(LookupError, 5, kept="00000004"),
     "it fails before the first checkpoint": Event(LookupError, 1),
-    "another bound of its memory": Event(
-        LookupError, 5, kept="00000004", settings={"resident_bytes": 1}
-    ),
-    "Ctrl-C before the memory is kept": Event(  # where it hurts most: after the server's step
-        KeyboardInterrupt, patch=interrupted(ClientMemory, "put", 7, before=True), kept="00000007"
-    ),
-    "Ctrl-C as a row is written": Event(
-        KeyboardInterrupt,
-        patch=interrupted(RunDirectory, "append_round", 5),
-        kept="00000005",
-        settings=RARELY,
-    ),
+    "another bound of its memory": Event(LookupError, 5, kept="00000004", settings=BOUND),
+    # where it hurts most: after the server's step
+    "Ctrl-C before the memory is kept": Event(STOP, patch=PUT, kept="00000007"),
+    "Ctrl-C as a row is written": Event(STOP, patch=APPEND, kept=FIFTH, settings=RARELY),
     "Ctrl-C in the row that another left to be finished": Event(
-        KeyboardInterrupt, patch=COMMIT, kept="00000005", settings=RARELY
+        STOP, patch=COMMIT, kept=FIFTH, settings=RARELY
     ),
     "a callback fails when it is interrupted": Event(
-        OSError, 5, patch=COMMIT, kept="00000005", settings=RARELY
+        OSError, 5, patch=COMMIT, kept=FIFTH, settings=RARELY
     ),
     "a callback ends the program when it is interrupted": Event(
-        SystemExit, 5, patch=COMMIT, kept="00000005", settings=RARELY
+        SystemExit, 5, patch=COMMIT, kept=FIFTH, settings=RARELY
     ),
-    "signals while it saves and closes": Event(
-        KeyboardInterrupt, 5, HANGUP, signals_while_it_saves_and_closes, "00000005", RARELY
-    ),
+    "signals while it saves and closes": Event(STOP, 5, HANGUP, SEVERAL, FIFTH, RARELY),
 }
 
 
@@ -164,8 +161,8 @@ def goes_on(run, whole):
 )
 def test_a_run_goes_on_after_a_full_disk(rounds, error, said, whole, tmp_path, monkeypatch):
     full = Full(monkeypatch, rounds)
-    callbacks = [full, in_round(8, fails(LookupError))]
     with pytest.raises(error, match=said):
+        callbacks = [full, in_round(8, fails(LookupError))]
         experiment(rounds=10, resident_bytes=None, on_round=callbacks).run(tmp_path / "run")
     full.now = False
     goes_on(tmp_path / "run", whole)
@@ -193,9 +190,7 @@ def test_a_disk_that_is_really_full(bound, whole, tiny_disk, tmp_path):
     with pytest.raises(LookupError):
         stop = in_round(5, fails(LookupError))
         experiment(rounds=10, resident_bytes=bound, on_round=[stop]).run(run)
-    with pytest.raises(OSError), open(ballast, "wb", buffering=0) as f:
-        while f.write(b"x" * 4096):
-            pass
+    fill(ballast)
     with pytest.raises(CheckpointError, match="space"):
         experiment(rounds=10, resident_bytes=bound).resume(run)
     ballast.unlink()
@@ -241,12 +236,9 @@ FILES = ["state.safetensors", "memory.json", "manifest.json", "a segment of memo
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_checkpoint_is_passed_over(name, damage, whole, run, caplog):
     old, new = sorted((run / "checkpoints").iterdir())
-    own = lambda of: {s[0] for s in json.loads((of / "memory.json").read_text())["segments"]}
-    if name.startswith("a segment"):
-        (segment,) = own(new) - own(old)
-        damage(run / "memory" / segment)
-    else:
-        damage(new / name)
+    segments = lambda of: {s[0] for s in record(of, "memory")["segments"]}
+    (segment,) = segments(new) - segments(old)
+    damage(run / "memory" / segment if name.startswith("a segment") else new / name)
     agree(experiment(rounds=10).resume(run), whole)
     if (name, damage) != ("manifest.json", Path.unlink):  # without one it never was a checkpoint
         assert f"{new.name} is damaged" in caplog.text
@@ -270,10 +262,9 @@ def test_nothing_whole_is_one_clear_error(run):
 
 def test_a_change_of_the_log_after_an_older_checkpoint_goes_on_from_that(run, whole, caplog):
     """Another digit in a line: it is still JSON, and of its round."""
-    lines = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
-    row = json.loads(lines[5])
-    lines[5] = json.dumps(row | {"train_loss": row["train_loss"] + 0.125}) + "\n"
-    (run / "rounds.jsonl").write_text("".join(lines))
+    lines = rows(run)
+    lines[5]["train_loss"] += 0.125
+    (run / "rounds.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     agree(experiment(rounds=10).resume(run), whole)
     assert "00000006 is damaged and passed over: rounds.jsonl does not" in caplog.text
     assert load_run(run).rounds.tolist() == list(range(1, 11))
@@ -306,19 +297,129 @@ def test_a_memory_bound_needs_a_folder():
         experiment(rounds=6, resident_bytes=7).run()
 
 
-def test_batch_norms_buffers_are_averaged_by_weight():
-    statistics = CASES["running statistics"].make
-    *_, after = trace(statistics(rounds=1, cohort=[[1, 2, 5]]), 1)
-    loop = statistics(rounds=1).build()
-    loop.engine.open(loop.plan, loop.fed, loop.net)
-    loop.begin()
-    start = loop.net.init_buffers()
-    total, size = torch.zeros_like(start), 0
-    for i in (1, 2, 5):
-        msg = loop.plan.algorithm.broadcast(loop.state.srv)
-        ((_, _, part),) = loop.engine.map(Request.TRAIN, TrainTask(msg, start, {}, [i], 0)).nodes
-        total += part.buffers
-        size += loop.fed.weight(i)
-    torch.testing.assert_close(after.state.buffers, total / size)
-    ledger = after.state.ledger
-    assert ledger.down["buffers"] == 3 * start.nbytes == ledger.up["buffers"]
+# --------------------------------------------------------------------------- a run that stops early
+def clinic(seed, n):
+    draw = np.random.default_rng(seed)
+    inputs = draw.normal(size=(n, 5)).astype("float32")
+    return inputs, (inputs.sum(1) + 2 * draw.normal(size=n) > 0).astype("int64")
+
+
+def clinics(rounds=60, stop=None, tests=True, keep="", **more):
+    """It stops as `stop` says, and keeps the best model by a column."""
+    test = {"test": clinic(9, 50)} if tests else {}
+    data = from_clients([clinic(i, 20 + i) for i in range(3)], **test)
+    parts = {"algorithm": FedAvg(), "model": lambda: nn.Linear(5, 2), "local": Local(lr=0.5)}
+    parts |= {"evaluate": Evaluation(stop=stop)} if stop else {}
+    parts |= {"checkpoint": Checkpoint(keep_best=keep)} if keep else {}
+    return Experiment(rounds=rounds, data=data, **(parts | more))
+
+
+def last_of(values, patience, higher=True):
+    """The round after which a run ends: so many evaluations after the best one so far."""
+    signed = [v if higher else -v for v in values]
+    for t in range(len(signed)):
+        if t - int(np.argmax(signed[: t + 1])) >= patience:
+            return t + 1
+    return len(signed)
+
+
+@pytest.mark.parametrize(("metric", "higher"), [("test_accuracy", True), ("test_loss", False)])
+def test_it_stops_after_so_many_evaluations_without_a_better_value(tmp_path, metric, higher):
+    whole = clinics().run()
+    stop = EarlyStop(metric=metric, patience=4)
+    expected = last_of([row[metric] for row in whole.history], 4, higher)
+    assert 4 < expected < 60, "the data are to make a run that stops in the middle"
+    result = clinics(stop=stop).run(tmp_path / "a")
+    assert timeless(result.history) == timeless(whole.history[:expected])
+    assert result.summary["finished"] is True and result.summary["stopped"] == expected
+    assert len(clinics(80, stop).resume(tmp_path / "a").history) == expected
+    clinics(expected - 2, stop).run(tmp_path / "b")
+    resumed = clinics(stop=stop).resume(tmp_path / "b")
+    assert timeless(resumed.history) == timeless(result.history)
+    longer = EarlyStop(metric=metric, patience=5)
+    assert len(clinics(expected + 1, longer).resume(tmp_path / "b").history) > expected
+
+
+def test_a_callback_may_end_a_run(tmp_path):
+    def enough(row):
+        if row["round"] >= 3:
+            raise StopRun
+
+    every = Evaluation(every=2)
+    result = clinics(9, evaluate=every, on_round=enough).run(tmp_path / "a")
+    assert [row["round"] for row in result.history] == [1, 2, 3, 4], "the last round is evaluated"
+    assert "test_accuracy" in result.history[-1]
+    assert result.summary["finished"] is True and result.summary["stopped"] == 4
+    assert len(clinics(12, evaluate=every).resume(tmp_path / "a").history) == 4
+
+
+def test_the_best_model_is_that_of_its_round_also_over_a_resume(tmp_path):
+    whole = clinics(20, keep="test_loss").run(tmp_path / "a")
+    losses = [row["test_loss"] for row in whole.history]
+    best = int(np.argmin(losses)) + 1
+    assert best < 20
+    about = {"metric": "test_loss", "round": best, "value": min(losses)}
+    at_best = clinics(best).run().model
+    in_memory = clinics(20, keep="test_loss").run()
+    for result in (whole, in_memory):
+        assert result.summary["best_model"] == about
+        assert weights(result.best_model) == weights(at_best)
+    kept = parameters(tmp_path / "a", "best.safetensors")
+    assert kept == {k: v.tolist() for k, v in at_best.state_dict().items()}
+    for first in (best - 1, best + 2):
+        clinics(first, keep="test_loss").run(tmp_path / str(first))
+        again = clinics(20, keep="test_loss").resume(tmp_path / str(first))
+        assert again.summary["best_model"] == about
+        assert parameters(tmp_path / str(first), "best.safetensors") == kept
+
+
+NONE = "has neither test nor validation rows"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"stop": EarlyStop(metric="accuracy")},
+            "metric = 'accuracy': .* test_accuracy, test_loss",
+        ),
+        ({"keep": "validation_loss"}, "keep_best = 'validation_loss'"),
+        ({"evaluate": Evaluation(every=0, stop=EarlyStop())}, "evaluate.every = 0"),
+        ({"stop": EarlyStop(), "tests": False}, NONE),
+        ({"keep": "test_loss", "tests": False}, NONE),
+    ],
+)
+def test_what_is_not_measured_cannot_be_watched(options, said):
+    with pytest.raises(ConfigError, match=said):
+        clinics(**options).run()
+
+
+def test_validation_rows_decide_where_there_are_some():
+    evaluate = Evaluation(validation=0.3, stop=EarlyStop(patience=3))
+    result = clinics(40, evaluate=evaluate).run()
+    values = [row["validation_accuracy"] for row in result.history]
+    assert result.summary["stopped"] == len(values) == last_of(values, 3) < 40
+
+
+def test_the_command_line_stops_exports_the_best_and_a_sweep_takes_it_as_finished(fedloom):
+    words = ["digits", "rounds=30", "data.partition.clients=5", "local.lr=1.5"]
+    words += ["evaluate.stop.metric=test_loss", "evaluate.stop.patience=3"]
+    output = fedloom("run", *words, "checkpoint.keep_best=test_accuracy", "--out", "a").output
+    assert "evaluate.stop: test_loss has not been lower than" in output
+    summary = record("a")
+    assert summary["finished"] and summary["stopped"] == summary["rounds"] < 30
+    assert "unfinished" not in fedloom("compare", "a").output
+    fedloom("export", "a", "--best", "--out", "best")
+    fedloom("export", "a", "--out", "last")
+    best, last = (record(name, "about")["round"] for name in ("best", "last"))
+    assert best == summary["best_model"]["round"] < last
+    sweep = ["sweep", *words, "local.batch=10,20", "--out", "s"]
+    assert "unfinished" not in fedloom(*sweep).output
+    ended = {path: path.stat().st_mtime_ns for path in Path("s").glob("*/rounds.jsonl")}
+    assert len(ended) == 2
+    fedloom(*sweep)  # finished runs are skipped
+    assert ended == {path: path.stat().st_mtime_ns for path in ended}
+    said = fedloom("run", "digits", "evaluate.stop.metric=loss", "--out", "b", code=2).output
+    assert "evaluate.stop.metric = 'loss': rows have no such column" in said
+    said = fedloom("export", "a", "--best", "--client", "1", code=2).output
+    assert "--best is of the server's model" in said

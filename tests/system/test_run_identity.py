@@ -93,18 +93,10 @@ def test_every_argument_is_in_the_configuration_or_decides_nothing():
     optional = {"submodel", "private", "aggregation", "attack", "churn", "availability"}
     optional |= {"choose", "clock", "stages", "model_seed"}
     names = {field.name for field in fields(Experiment)}
-    assert names - known - optional == ELSEWHERE.keys() & names
-    assert ELSEWHERE.keys() <= names
+    assert names - known - optional == {*ELSEWHERE}
 
 
 # ------------------------------------------------------------------------------------ another run
-class Weighted(nn.Module):
-    def __init__(self, weights):
-        super().__init__()
-        self.register_buffer("weights", torch.tensor(weights))
-
-    def forward(self, outputs, targets):
-        return nn.functional.cross_entropy(outputs, targets, self.weights)
 
 
 class Permuted(nn.Module):
@@ -118,29 +110,29 @@ class Permuted(nn.Module):
         return self.line(x[:, self.order])
 
 
+def permuted(*order):
+    return {"model": Permuted(order)}
+
+
+def proximal(mu):
+    return {"algorithm": fedprox(mu=np.float32(mu))}
+
+
 def coded(ratio):
     return {"compress": FieldCodec(TopK(ratio=ratio), Residual())}
 
 
+def weighted(*classes):
+    """A loss with a buffer."""
+    return {"objective": nn.CrossEntropyLoss(torch.tensor(classes))}
+
+
 SLICES = {"submodel": HeteroFL(), "capacities": [0.5, 1.0]}
-ONE = [1.0, 1.0, 1.0]
 # {what: (the run, another one, what is said to differ)}
 OTHERS = {
-    "a number": (
-        {"algorithm": fedprox(mu=np.float32(0.5))},
-        {"algorithm": fedprox(mu=np.float32(7.0))},
-        "algorithm",
-    ),
-    "a loss's buffer": (
-        {"objective": Weighted(ONE)},
-        {"objective": Weighted([*ONE[1:], 9.0])},
-        "objective",
-    ),
-    "a model's buffer": (
-        {"model": Permuted([0, 1, 2, 3, 4])},
-        {"model": Permuted([4, 3, 2, 1, 0])},
-        "weights",
-    ),
+    "a number": (proximal(0.5), proximal(7.0), "algorithm"),
+    "a loss's buffer": (weighted(1.0, 1.0, 1.0), weighted(1.0, 1.0, 9.0), "objective"),
+    "a model's buffer": (permuted(0, 1, 2, 3, 4), permuted(4, 3, 2, 1, 0), "weights"),
     "a codec's option": (coded(0.5), coded(0.4), "compress"),
     "a codec": ({}, coded(0.5), "compress"),
     "a rule": (SLICES, SLICES | {"submodel": FedRolex()}, "submodel"),
@@ -168,11 +160,6 @@ def test_another_content_is_another_run(name, tmp_path):
     assert len(of(one, 3).resume(tmp_path / "run").history) == 3
 
 
-def test_what_is_no_run_is_not_gone_on_with(tmp_path):
-    with pytest.raises(CheckpointError, match="not a run directory"):
-        stopped().resume(tmp_path)
-
-
 def test_every_changed_input_is_another_run(tmp_path):
     data = clusters(sizes=(1, 300, 300, 200))
 
@@ -182,13 +169,13 @@ def test_every_changed_input_is_another_run(tmp_path):
     stopped(rounds=1, data=data).run(tmp_path / "run")
     for name in ("inputs", "test_inputs"):
         array = getattr(data, name)
+        others = [array.flip(0)] if name == "inputs" else []
         for row in (0, 1, 2, len(array) - 2, len(array) - 1):
-            other = array.clone()
-            other[row, -1] += 1e-3
+            others.append(array.clone())
+            others[-1][row, -1] += 1e-3
+        for other in others:
             with pytest.raises(CheckpointError, match="samples differ"):
                 resumed(**{name: other})
-    with pytest.raises(CheckpointError, match="samples differ"):
-        resumed(inputs=data.inputs.flip(0))
     resumed(inputs=data.inputs.t().contiguous().t())  # the same, laid out otherwise
 
 
@@ -250,10 +237,10 @@ def test_odd_content_has_a_mark_too():
 def test_a_large_array_is_hashed_piece_by_piece(monkeypatch):
     x = torch.arange(7 * 5 * 3.0).view(7, 5, 3)
     arrays = [x, x.transpose(0, 2), torch.empty(0, 4), torch.empty(4, 0), torch.tensor(3)]
-    once = provenance._content(arrays)
+    once = [mark(array) for array in arrays]
     for size in (1, 60, 130):
         monkeypatch.setattr(provenance, "_PIECE", size)
-        assert provenance._content(arrays) == once
+        assert [mark(array) for array in arrays] == once
 
 
 # ----------------------------------------------------------------------------------- changed files

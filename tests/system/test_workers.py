@@ -1,5 +1,5 @@
 """Worker processes and the memory that they share: nobody else's is touched, one that stands still
-is replaced, and no more are started than is of use.
+is replaced, no more are started than is of use, and they end with the process that started them.
 """
 
 import gc
@@ -51,17 +51,15 @@ def test_a_board_goes_with_an_owner_that_is_killed():
         folder, post = owner.stdout.readline().split()
         assert load(post) == "something"
         owner.kill()
-    until = time.monotonic() + 30
-    while Path(folder).exists() and time.monotonic() < until:
-        time.sleep(0.02)
+    until(lambda: not Path(folder).exists(), 30)
     assert not Path(folder).exists()
 
 
 # ------------------------------------------------------------------------------- workers that hang
 class Standing(nn.Module):
-    """Stops its own process, or waits for what never comes; a folder says how often."""
+    """Stops or kills its own process, or waits for what never comes; a folder says how often."""
 
-    def __init__(self, mark, times, how="stops"):
+    def __init__(self, mark, times, how):
         super().__init__()
         self.line, self.mark, self.times = nn.Linear(5, 3), str(mark), times
         self.how, self.parent = how, os.getpid()
@@ -69,17 +67,35 @@ class Standing(nn.Module):
     def forward(self, x):
         if os.getpid() != self.parent and len(os.listdir(self.mark)) < self.times:
             (Path(self.mark) / str(os.getpid())).touch()
-            if self.how == "stops":
-                os.kill(os.getpid(), signal.SIGSTOP)
-            else:
+            if self.how == "waits":
                 threading.Event().wait()
+            os.kill(os.getpid(), {"stops": signal.SIGSTOP, "dies": signal.SIGKILL}[self.how])
         return self.line(x)
 
 
-def standing(folder, engine, *how, **changes):
+def standing(folder, engine, times=0, how="stops", **changes):
     folder.mkdir()
     torch.manual_seed(1)
-    return small(Scaffold(), engine=engine, rounds=3, model=Standing(folder, *how), **changes)
+    model = Standing(folder, times, how)
+    return small(Scaffold(), engine=engine, rounds=3, model=model, **changes)
+
+
+ENDED = ("Z", "X", "")  # states of processes; "": somebody has waited for it
+
+
+def state_of(pid):
+    """A process's state as the system writes it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def until(condition, seconds=60):
+    """Wait until it is true, or so long."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -90,17 +106,19 @@ def shortened(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_stopped_in_mid_round_is_replaced(tmp_path, caplog, monkeypatch):
+@pytest.mark.parametrize("how", ["stops", "dies"])
+def test_a_worker_that_stops_or_dies_in_mid_round_is_replaced(how, tmp_path, caplog, monkeypatch):
     def limit(self):  # a busy machine is slow to start processes: long, until one stands
         return 1.0 if any(Path("/proc", p).exists() for p in os.listdir(tmp_path / "one")) else 600
 
     monkeypatch.setattr(pulse, "POLL", 0.1)
     monkeypatch.setattr(pulse.Heartbeats, "limit", limit)
-    whole = standing(tmp_path / "none", "serial", 0).run()
-    end = standing(tmp_path / "one", "workers:1", 1).run()
+    whole = standing(tmp_path / "none", "serial").run()
+    end = standing(tmp_path / "one", "workers:1", 1, how).run()
     (worker,) = os.listdir(tmp_path / "one")
     said = rf"worker process {worker} has sent no heartbeat for [\d.]+ s, in client"
-    assert re.search(rf"{said}s? [\d, ]+ of round 1; it is replaced", caplog.text)
+    said = rf"{said}s? [\d, ]+ of round 1; it is replaced" if how == "stops" else "a worker died"
+    assert re.search(said, caplog.text)
     assert weights(end.model) == weights(whole.model)
     assert timeless(end.history) == timeless(whole.history)
     with pytest.raises(ProcessLookupError):
@@ -109,14 +127,18 @@ def test_a_worker_that_is_stopped_in_mid_round_is_replaced(tmp_path, caplog, mon
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("shortened")
-def test_a_part_that_waits_for_ever_stops_the_run_with_one_line(tmp_path):
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("waits", "hung 3 times .* engine = serial"), ("dies", "died 3 times .* fewer workers")],
+)
+def test_workers_that_keep_hanging_or_dying_stop_the_run_with_one_line(how, said, tmp_path):
     unmark = lambda row: [file.unlink() for file in (tmp_path / "all").iterdir()]
-    whole = standing(tmp_path / "none", "serial", 0).run()
-    run = standing(tmp_path / "all", "workers:1", 10**6, "waits", on_round=[unmark])
-    with pytest.raises(WorkerError, match=r"hung 3 times .* engine = serial") as caught:
+    whole = standing(tmp_path / "none", "serial").run()
+    run = standing(tmp_path / "all", "workers:1", 10**6, how, on_round=[unmark])
+    with pytest.raises(WorkerError, match=said) as caught:
         run.run(tmp_path / "run")
     assert "\n" not in str(caught.value)
-    end = standing(tmp_path / "again", "workers:1", 0).resume(tmp_path / "run")
+    end = standing(tmp_path / "again", "workers:1").resume(tmp_path / "run")
     assert weights(end.model) == weights(whole.model)
 
 
@@ -125,35 +147,31 @@ def test_a_part_that_waits_for_ever_stops_the_run_with_one_line(tmp_path):
 def test_workers_that_are_stopped_between_rounds_are_replaced(caplog):
     def stop(row):
         if row["round"] == 2:
-            while len(experiment.engine._heartbeats._pulses()) < 2:
-                time.sleep(0.02)  # until both have begun
-            for process in experiment.engine._executor._processes.values():
+            engine.wait_until_ready(60)
+            for process in engine._executor._processes.values():
                 os.kill(process.pid, signal.SIGSTOP)
 
-    whole = small(Scaffold(), rounds=3).run()
-    experiment = small(Scaffold(), rounds=3, engine=Workers(2), on_round=[stop])
-    end = experiment.run()
+    whole, engine = small(Scaffold(), rounds=3).run(), Workers(2)
+    end = small(Scaffold(), rounds=3, engine=engine, on_round=[stop]).run()
     assert "no worker has begun one" in caplog.text
     assert weights(end.model) == weights(whole.model)
 
 
-def test_a_worker_that_stops_while_it_hands_over_a_result_can_be_ended(monkeypatch):
-    def half_a_result():  # it is sent by value, to a process without the imports of this file
-
+def test_a_worker_that_stops_while_it_hands_over_a_result_can_be_ended(monkeypatch, tmp_path):
+    def half_a_result(mark):  # it is sent by value, to a process without the imports of this file
         for each in gc.get_objects():
             if type(each).__name__ == "SimpleQueue":
                 os.write(each._writer.fileno(), struct.pack("!i", 1000) + b"only the beginning")
+        mark.write_text(str(os.getpid()))
         os.kill(os.getpid(), signal.SIGSTOP)
 
     monkeypatch.setattr(workers, "_PATIENCE", 0.3)
-    engine = Workers(1)
-    engine._executor = ProcessPoolExecutor(max_workers=1)
-    future = engine._executor.submit(half_a_result)
-    (process,) = engine._executor._processes.values()
-    while (Path("/proc") / str(process.pid) / "stat").read_text().split()[2] != "T":
-        time.sleep(0.02)
-    engine.close()
-    assert not process.is_alive() and future.exception() is not None
+    executor, mark = ProcessPoolExecutor(max_workers=1), tmp_path / "process"
+    future = executor.submit(half_a_result, mark)
+    until(lambda: mark.exists() and state_of(mark.read_text()) == "T")
+    workers.end(executor)
+    until(lambda: state_of(mark.read_text()) in ENDED)
+    assert state_of(mark.read_text()) in ENDED and future.exception() is not None
 
 
 def test_what_was_done_when_a_worker_died_is_not_done_again(monkeypatch):
@@ -177,6 +195,85 @@ def test_what_was_done_when_a_worker_died_is_not_done_again(monkeypatch):
     tasks = [workers._Task("a part", ())] * 2
     assert [*engine._each(tasks)] == ["result 1", "result 2"]
     assert numbers == [1, 2, 1]
+
+
+# ------------------------------------------------------------------------------ how long is silence
+class Scene:
+    """Workers whose heartbeats a test writes, and a clock."""
+
+    def __init__(self, folder, workers=1):
+        self.folder, self.now = folder, 0.0
+        self.watch = pulse.Heartbeats(folder, workers)
+
+    def beats(self, count, task=1, worker=7):
+        words = struct.pack("QQ", count, task)
+        (self.folder / f"pulse.{worker}").write_bytes(words)
+
+    def wait(self, seconds):
+        """What is seen within these seconds."""
+        for _ in range(seconds):
+            self.now += 1
+            if still := self.watch.look():
+                return still
+        return None
+
+
+@pytest.fixture
+def scene(tmp_path, monkeypatch):
+    scenes = []
+
+    def make(**options):
+        monkeypatch.setattr(time, "monotonic", lambda: scenes[0].now if scenes else 0.0)
+        scenes.append(Scene(tmp_path, **options))
+        return scenes[0]
+
+    return make
+
+
+def test_a_silent_worker_is_given_ten_minutes(scene):
+    seen = scene()
+    seen.beats(1)
+    assert seen.wait(601) is None
+    assert seen.wait(1) == pulse.Hung(7, 1, 601.0)
+
+
+def test_a_worker_is_given_twenty_times_the_slowest_step(scene):
+    seen = scene()
+    for count in range(5):
+        seen.beats(count)
+        assert seen.wait(100) is None
+    assert seen.watch.slowest == 100
+    assert seen.wait(1901) is None
+    assert seen.wait(1) == pulse.Hung(7, 1, 2001.0)
+
+
+def test_a_worker_without_a_task_may_be_silent_but_not_for_ever(scene):
+    seen = scene(workers=2)
+    seen.beats(1, task=0)
+    seen.beats(1, task=2, worker=8)
+    seen.wait(1)
+    for count in range(2, 30):
+        seen.beats(count, task=2, worker=8)
+        assert seen.wait(30) is None
+    seen.beats(99, task=0, worker=8)
+    assert seen.wait(601) is None
+    assert seen.wait(1) == pulse.Hung(None, 0, 601)
+
+
+def test_processes_that_are_starting_are_given_ten_minutes(scene):
+    seen = scene(workers=2)
+    seen.beats(1, task=0)
+    assert seen.wait(601) is None
+    assert seen.wait(1).worker is None
+
+
+def test_a_stop_of_the_parent_is_nobodys_silence(scene):
+    seen = scene()
+    seen.beats(1)
+    for _ in range(20):
+        assert seen.wait(1) is None
+        seen.now += 3600  # Ctrl-Z
+    assert seen.watch.look() is None
 
 
 # -------------------------------------------------------------------------------------- how many
@@ -211,9 +308,7 @@ def test_more_workers_than_the_processors_carry_are_refused(engine, monkeypatch)
         ("workers", 4, 4),
     ],
 )
-def test_no_more_workers_are_started_than_a_cohort_keeps_busy(
-    engine, cohort, started, monkeypatch, caplog
-):
+def test_no_more_workers_are_started_than_are_busy(engine, cohort, started, monkeypatch, caplog):
     on(monkeypatch, 6)
     loop = small(FedAvg(), engine=engine, cohort=cohort).build()
     loop.engine.settle(loop.plan, loop.fed, loop.net)
@@ -224,7 +319,7 @@ def test_no_more_workers_are_started_than_a_cohort_keeps_busy(
 
 
 def test_a_dry_run_starts_no_processes_and_estimates_what_they_compute(monkeypatch):
-    monkeypatch.setattr(Workers, "_start", lambda self: pytest.fail("started"))
+    monkeypatch.setattr(workers, "started", lambda *given: pytest.fail("started"))
     for module in (auto, workers):
         monkeypatch.setattr(module, "processors", lambda: 2)
     config = lambda engine: resolve("digits", ["local.epochs=1", f"engine={engine}"])
@@ -255,6 +350,9 @@ def test_a_run_of_a_larger_machine_is_read_and_exported_and_goes_on_with_fewer_w
 
 
 # ------------------------------------------------------------------------------- the data's memory
+SHARED = "fedloom.posts-"  # in the names of files in shared memory
+
+
 def mapped(t):
     """The file that this process's memory is mapped from where a tensor lies; "": none."""
     for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
@@ -272,7 +370,7 @@ def test_a_process_with_workers_holds_the_data_once():
     inputs, held = data.inputs.clone(), data.inputs
     loop.engine.open(loop.plan, loop.fed, loop.net)
     try:
-        assert str(loop.engine._board.folder) in mapped(data.inputs)
+        assert SHARED in mapped(data.inputs) and SHARED not in mapped(inputs)
         assert data.inputs is held  # whoever holds the tensor holds the file, and no copy
     finally:
         loop.engine.close()
@@ -312,23 +410,13 @@ def test_workers_end_with_a_killed_parent_while_they_import_torch(tmp_path):
     command = [sys.executable, "-c", STARTS, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         pids = [int(pid) for pid in process.stdout.readline().split()]
-        end = time.monotonic() + 60
-        while len([*tmp_path.glob("torch.py.*")]) < 2 and time.monotonic() < end:
-            time.sleep(0.02)
+        until(lambda: len([*tmp_path.glob("torch.py.*")]) == 2)
         process.kill()
         killed = time.monotonic()
         process.wait()
-    while any(map(running, pids)) and time.monotonic() < killed + 20:
-        time.sleep(0.02)
+    alive = lambda: [pid for pid in pids if state_of(pid) not in ENDED]
+    until(lambda: not alive(), 20)
     took = time.monotonic() - killed
-    for pid in filter(running, pids):
+    for pid in alive():
         os.kill(pid, signal.SIGKILL)
     assert len(pids) == 2 and took < 5  # two seconds where the machine is not busy
-
-
-def running(pid):
-    """Whether a process has not ended; one that nobody waited for has."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
