@@ -131,6 +131,7 @@ def _of(base: Callable[..., Trial], **settings: Any) -> Callable[..., Trial]:
 
 RATES = Exponential(decay=0.9, step_decay=0.97)
 LOCAL = Local(epochs=1.5, batch=4, lr=0.1, clip=1.0, weight_decay=0.01, schedule=RATES)
+SAM = Local(epochs=2, batch=4, lr=0.1, sam=0.1, clip=1.0)
 WEIGHTS = (0.2, 3.0, 1.0, 0.5, 2.0, 7.0, 1.0)
 
 
@@ -141,6 +142,9 @@ def _methods() -> dict[str, Case]:
     out = {name: Case(run(name), close=close.get(name, 1e-12), naive=True) for name in METHODS}
     for name in ("scaffold", "fedsmoo", "feddc", "fedcm", "mimelite", "fafed"):
         out[f"{name}, weights"] = Case(run(name, weighting=WEIGHTS), close=1e-10, naive=True)
+    for name in ("scaffold, option I", "fafed", "fedacg"):
+        sam = _of(on_clusters, algorithm=method(name), local=SAM)
+        out[f"{name}, SAM"] = Case(sam, close=1e-9, naive=True, slow=name == "fafed")
     momentum = Local(epochs=1.5, batch=4, lr=0.1, momentum=0.8, schedule=RATES)
     out["fednova, momentum"] = Case(_of(on_clusters, algorithm=FedNova(), local=momentum))
     return out
@@ -288,6 +292,8 @@ def _submodels() -> dict[str, Case]:
         "fjord, scaffold": {"submodel": FjORD(), "algorithm": Scaffold()},
         "scalefl, fedacg": scalefl | {"algorithm": make_algorithm("fedacg")},
         "mime, heterofl": {"submodel": HeteroFL(), "algorithm": Mime()},
+        "heterofl, SAM": {"submodel": HeteroFL(), "local": SAM},
+        "fiarse, SAM": {"submodel": FIARSE(), "local": SAM},
     }
     return {n: Case(_of(experiment, capacities=CAPACITIES, **part)) for n, part in parts.items()}
 

@@ -4,19 +4,13 @@ import functools
 import itertools
 
 import pytest
-import torch
 
-from fedloom import Local
-from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
+from fedloom.algorithms.registry import ALGORITHMS
 from fedloom.cli import compatibility
 from fedloom.cli.compatibility import AXES, LOCALS, NOTHING
 from fedloom.config import resolve
-from fedloom.core.vector import leaves
 from fedloom.errors import CompositionError
-from fedloom.objectives import MOON
-from fedloom.submodels import FIARSE, HeteroFL
 from fedloom.wrappers.registry import SERVERS
-from tiny import small, trace
 
 table = functools.cache(compatibility.table)
 EXITS = ["model.hidden=[16, 8]", "model.exits=true"]
@@ -104,42 +98,6 @@ REFUSED = {
 def test_what_has_no_meaning_is_no_and_only_that(axis, column):
     refused = {row for row, name in table(axis).reasons if name == column}
     assert refused == REFUSED[axis, column]
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "parts"),
-    [
-        ("scaffold", {"option": 1}, {}),
-        ("fafed", {}, {}),
-        ("fedacg", {}, {"objective": MOON()}),
-        ("fedavg", {}, {"submodel": FIARSE(), "capacities": [0.25, 1.0]}),
-        ("feddyn", {}, {"submodel": HeteroFL(), "capacities": [0.5, 1.0]}),
-    ],
-    ids=["scaffold", "fafed", "fedacg", "masks", "slices"],
-)
-def test_sam_at_the_clients_is_the_same_in_every_engine(name, options, parts):
-    local = Local(epochs=2, batch=4, lr=0.1, sam=0.1, clip=1.0)
-
-    def end(engine):
-        algorithm = make_algorithm(name, **options)
-        run = small(algorithm, torch.float64, engine=engine, local=local, **parts)
-        return [*trace(run, 3)][-1].state
-
-    one, other = end("serial"), end("vectorised:3")
-    for a, b in zip(leaves(one.srv), leaves(other.srv), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
-    assert one.ledger.up == other.ledger.up
-
-
-@pytest.mark.parametrize("objective", ["fedmlb", "fedlc", "feddecorr"])
-def test_an_objective_with_the_look_ahead_is_one_line(objective):
-    # FedMLB+ACG, FedLC+ACG, FedDecorr+ACG (Table A of FedACG): no pull unless one is asked for
-    words = ["cohort=2", "local.epochs=1", "device=cpu", f"objective={objective}"]
-    one = resolve("digits", [*words, "server=lookahead"]).experiment()
-    two = resolve("digits", [*words, "algorithm=fedacg", "algorithm.beta=0.0"]).experiment()
-    assert type(one.objective) is type(two.objective)
-    for a, b in zip(trace(one, 2), trace(two, 2), strict=True):
-        assert torch.equal(a.state.srv.x, b.state.srv.x)
 
 
 def test_the_command(fedloom):
