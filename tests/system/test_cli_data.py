@@ -1,5 +1,5 @@
 """`fedloom data` and `describe`: copies that are whole, altered or missing; tables of sites, of
-which nobody is told.
+which nobody is told; partitions, test sets and churn.
 """
 
 import dataclasses
@@ -10,10 +10,13 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pytest
 
+from fedloom.config import resolve
+from fedloom.data import measure
 from fedloom.data.published import texts as reviews
 from fedloom.data.published.download import CATALOGUE
 from fedloom.data.published.heart import COLUMNS, heart_files
 from support.downloads import FromFiles
+from support.folders import record, settings
 from support.schema import check
 
 
@@ -44,16 +47,7 @@ def line(result, name):
     return text
 
 
-def test_list_has_every_set_and_says_where_it_is(fedloom, tmp_path):
-    (tmp_path / "leaf" / "femnist").mkdir(parents=True)
-    result = fedloom("data", "list", "--data-dir", tmp_path)
-    assert str(tmp_path) in result.output
-    assert all(line(result, name) for name in CATALOGUE)
-    assert line(result, "femnist").split()[1:4] == ["yes", "by", "hand"]
-    assert line(result, "cifar10").split()[1:3] == ["no", "downloads"]
-
-
-def test_an_empty_folder_has_the_digits_and_misses_the_rest(fedloom, tmp_path):
+def test_sets_are_listed_and_those_of_an_empty_folder_are_missing(fedloom, tmp_path):
     result = fedloom("data", "check", "--data-dir", tmp_path)
     assert "verified: comes along" in line(result, "digits")
     for name, entry in CATALOGUE.items():
@@ -62,6 +56,11 @@ def test_an_empty_folder_has_the_digits_and_misses_the_rest(fedloom, tmp_path):
             assert entry.home in line(result, name)
     one = fedloom("data", "check", "cifar10", "--data-dir", tmp_path, code=1)
     assert "error: cifar10 is missing" in one.output
+    (tmp_path / "leaf" / "femnist").mkdir(parents=True)
+    result = fedloom("data", "list", "--data-dir", tmp_path)
+    assert str(tmp_path) in result.output and all(line(result, name) for name in CATALOGUE)
+    assert line(result, "femnist").split()[1:4] == ["yes", "by", "hand"]
+    assert line(result, "cifar10").split()[1:3] == ["no", "downloads"]
 
 
 def test_get_downloads_once_and_check_names_what_was_altered(fedloom, news):
@@ -105,9 +104,8 @@ def test_what_nobody_publishes_checksums_of_is_unchecked(fedloom, tmp_path):
 @pytest.fixture
 def sites(fedloom):
     pytest.importorskip("pandas", reason="the extra tables is not installed")
-    for seed, (name, rows, ill) in enumerate(
-        [("bonn", 120, 0.8), ("kiel", 80, 0.2), ("ulm", 7, 0.5)]
-    ):
+    many = {"bonn": (120, 0.8), "kiel": (80, 0.2), "ulm": (7, 0.5)}
+    for seed, (name, (rows, ill)) in enumerate(many.items()):
         draw = np.random.default_rng(seed)
         wards = ["Innere", "Chirurgie", f"Rare ward of {name}"]
         lines = ["age,ward,outcome"]
@@ -116,7 +114,7 @@ def sites(fedloom):
             end = "ill" if draw.random() < ill else "well"
             lines.append(f"{draw.integers(20, 95)},{ward},{end}")
         Path(f"{name}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return ["bonn.csv", "kiel.csv", "ulm.csv"]
+    return [f"{name}.csv" for name in many]
 
 
 def test_tables_are_described_on_a_page_and_as_json(fedloom, sites, monkeypatch):
@@ -182,6 +180,9 @@ def test_what_is_described_is_what_a_run_would_train_on(fedloom):
         tables = result["sites"].values()
         assert all([*s["columns"]] == ["age", "sex", "chol", "num > 0"] for s in tables)
         assert [site["rows"] for site in tables] == counts
+    lines = fedloom("data", "partition", "heart").stdout.splitlines()
+    sites = ["cleveland", "hungarian", "switzerland", "va"]
+    assert [line.split()[0] for line in lines[-4:]] == sites
     Path("heart.toml").write_text("[data]\nname = 'digits'\n", encoding="utf-8")
     assert "only a table can be desc" in fedloom("describe", "heart.toml", code=2).stderr
     one = ["age,site,y", *(f"{n},{'ab'[n % 2]},{n % 3}" for n in range(60))]
@@ -192,3 +193,67 @@ def test_what_is_described_is_what_a_run_would_train_on(fedloom):
     assert [*result["a"]["columns"]] == ["age", "y"]
     end = fedloom("describe", "one.csv", "client=site", "alpha=1", code=2)
     assert "has no key 'alpha'" in end.stderr
+
+
+# -------------------------------------------------------------------------------------- partitions
+def cells(result):
+    """{name: value} of the table."""
+    lines = [x.strip() for x in result.output.splitlines()[1:] if x.startswith("  ")]
+    return {name.strip(): rest.strip() for name, _, rest in (x.partition("  ") for x in lines)}
+
+
+def test_the_measures_of_a_partition_are_printed(fedloom):
+    words = ["data.alpha=0.1", "tests=matched", "seed=4"]
+    result = fedloom("data", "partition", "digits", *words)
+    assert result.output.startswith("digits: dirichlet (alpha 0.1, clients 50), seed 4\n")
+    about, shown = measure(resolve("digits", words).data()), cells(result)
+    assert shown["clients"] == "50"
+    assert shown["samples"] == "1,438, each held once"
+    assert shown["samples per client"] == "28 to 29, median 29"
+    assert shown["two clients, distance"].startswith(f"{about.labels.pairs:.3f} ")
+    assert shown["training and test labels, distance"] == f"{about.tests.distance:.3f}"
+    lines = result.output.splitlines()
+    first = lines.index(next(x for x in lines if x.split()[:2] == ["client", "samples"]))
+    assert lines[first].endswith("a bar for each class, 0 to 9")
+    assert [len(x.split()[2]) for x in lines[first + 1 : first + 21]] == 20 * [10]
+    assert "the others: --plot" in lines[first + 21]
+    assert not list(Path().iterdir()), "nothing is written"
+    show = lambda *words: cells(fedloom("data", "partition", *words))
+    shown = show("partition=pathological", "partition.classes=2")  # by its short name
+    assert shown["classes per client"] in ("2 of 10", "1 to 2, median 2 of 10")
+    assert "held more than once" in shown["samples"]
+    shown = show("partition=class_groups", "partition.groups=[[0,9],[1,2,3,4,5,6,7,8]]")
+    assert shown["classes per client"] == "2 to 8, median 5 of 10"
+
+
+@pytest.mark.slow
+def test_a_picture_is_drawn(fedloom):
+    result = fedloom("data", "partition", "digits", "--plot", "new/a.png")
+    assert "picture in new/a.png" in result.output
+    assert Path("new/a.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_lists_are_saved_and_used_again(fedloom):
+    saved = fedloom("data", "partition", "tests=matched", "--save", "new/split.npz")
+    assert "partition=lists partition.file=new/split.npz" in saved.output
+    lists = ("partition=lists", "partition.file=new/split.npz", "tests=matched", "seed=7")
+    one = {k: v for k, v in cells(saved).items() if not k.startswith("lists in")}
+    assert one == cells(fedloom("data", "partition", *lists))
+
+
+def test_matched_test_sets_are_what_clients_are_measured_on(fedloom):
+    fedloom("run", "tests=matched", "rounds=2", "--out", "a", "--quiet")
+    assert settings("a")["data"]["tests"] == "matched"
+    clients = record("a", "clients")
+    assert clients["basis"] == "own test sets" and len(clients["values"]) == 50
+    fedloom("run", "a/config.toml", "tests=none", "--out", "b", "--quiet")
+    assert "tests" not in settings("b")["data"]
+
+
+def test_a_changing_set_of_clients_is_set_by_its_keys(fedloom):
+    words = ("run", "algorithm=scaffold", "churn.active=25", "churn.every=2", "cohort=5", "--quiet")
+    for more, replaced in (("churn.forget=true", 0.5), ("churn.replace=none", "none")):
+        fedloom(*words, more, "rounds=3", "--out", more)
+        churn = {"active": 25, "every": 2, "replace": replaced, "forget": replaced != "none"}
+        assert settings(more)["churn"] == churn
+    fedloom("run", "--resume", "churn.forget=true", "rounds=4", "--quiet")
