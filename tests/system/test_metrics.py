@@ -217,15 +217,12 @@ def test_a_metric_that_needs_more_examples_is_not_refused_before_the_run(recwarn
     assert result.last == 1.0 and not [w for w in recwarn if "too few" in str(w.message)]
 
 
-def nan_on_a_batch(outputs, targets):
-    return torch.tensor(ranked(outputs[:, 1], targets == 1))
-
-
 def test_a_metric_that_is_nan_on_a_batch_is_said_once(caplog):
-    words = r"round 1: metric 'auc' is nan.*update\(\) and compute\(\)"
+    auc = lambda outputs, targets: torch.tensor(ranked(outputs[:, 1], targets == 1))
     with caplog.at_level(logging.WARNING, "fedloom"):
-        classified(metrics={"auc": nan_on_a_batch}).run()
-    assert len(caplog.records) == 1 and re.search(words, caplog.text)
+        classified(metrics={"auc": auc}).run()
+    (said,) = caplog.messages
+    assert re.search(r"round 1: metric 'auc' is nan.*update\(\) and compute\(\)", said)
 
 
 # ------------------------------------------------------------------------------------- direction
@@ -351,23 +348,29 @@ def test_a_threshold_is_chosen_on_the_validation_split(engine, engine_of):
     assert result.clients[1] == pytest.approx(float(correct[70:130].double().mean()))
 
 
+THREE = {"data": from_clients([(np.zeros((6, 5), "float32"), np.arange(6) % 3)] * 3)}
+THREE |= {"metrics": None, "model": lambda: nn.Linear(5, 3)}
+
+
 @pytest.mark.parametrize(
-    ("rule", "said"),
+    ("rule", "changes", "said"),
     [
-        (1.0, "must be a probability above 0 and below 1, youden, or 'sensitivity 0.9'"),
-        ("best", "must be a probability above 0 and below 1, youden, or"),
-        ("youden", "is chosen on the validation split, and there is none; give evaluate.valida"),
+        (1.0, {}, "must be a probability above 0 and below 1, youden, or 'sensitivity 0.9'"),
+        ("best", {}, "must be a probability above 0 and below 1, youden, or"),
+        (
+            "youden",
+            {},
+            "is chosen on the validation split, and there is none; give evaluate.valida",
+        ),
+        (0.4, THREE, "is for two classes, and the targets are 3 classes"),
     ],
 )
-def test_a_threshold_that_nothing_is_decided_by_is_refused(rule, said):
+def test_a_threshold_that_nothing_is_decided_by_is_refused(rule, changes, said):
     with pytest.raises(ConfigError, match=said):
-        binary(Evaluation(threshold=rule))
+        binary(Evaluation(threshold=rule), **changes)
 
 
-def test_a_threshold_is_for_two_classes_of_which_both_are_there():
-    data = from_clients([(np.zeros((6, 5), "float32"), np.arange(6) % 3)] * 3)
-    with pytest.raises(ConfigError, match="is for two classes, and the targets are 3 classes"):
-        binary(Evaluation(threshold=0.4), data=data, metrics=None, model=lambda: nn.Linear(5, 3))
+def test_a_threshold_is_chosen_where_both_classes_are_there():
     with pytest.raises(DataError, match="the validation split has one class"):
         Threshold("youden").choose(torch.rand(4), torch.ones(4))
 

@@ -80,20 +80,6 @@ def test_the_recipe_beats_the_majority_and_measures_every_site(fedloom):
     assert lines[-1].startswith("2,23,23,")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            "shapes data.partition=dirichlet data.partition.alpha=1 data.partition.clients=4",
-            "dirichlet needs labels (n,) int64, one of a sample",
-        ),
-        ("digits metrics=dice", "'dice' is for labels of pixels"),
-    ],
-)
-def test_labels_of_pixels_and_of_samples_are_told_apart(words, said, fedloom):
-    assert said in fedloom("run", *words.split(), "--dry-run", code=2).stderr
-
-
 def test_the_code_of_the_page_runs(capsys):
     page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
     page = page.partition("### A class for each pixel")[2]

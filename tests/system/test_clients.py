@@ -1,28 +1,209 @@
-"""Names of clients live from the data to rows, files and the report; some clients never train."""
+"""Values of every metric per client, on its own rows, and as the metric's own mean says. Names of
+clients live from the data to rows, files and the report; some clients never train.
+"""
 
 import json
+import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from click.testing import CliRunner
 from torch import nn
 
 from fedloom import Evaluation, Experiment, FedAvg, Local
+from fedloom.cli.__main__ import cli
 from fedloom.data import from_arrays, from_clients, iid
 from fedloom.errors import CompositionError, ConfigError, DataError
 from fedloom.federation.attacks import SignFlip
 from fedloom.federation.availability import Availability
 from fedloom.federation.choice import PowerOfChoice
-from fedloom.report import group_runs, load_run, write_report
+from fedloom.report import comparison, group_runs, load_run, write_report
 from fedloom.report.charts import partition_chart
 from fedloom.report.clients import client_cells
+from fedloom.report.table_text import table_cells
 from fedloom.server.row import skipped
 from fedloom.submodels import HeteroFL
 from fedloom.submodels.private import FedPer
 from support.folders import record, rows
-from support.scores import accuracy
+from support.scores import Auc, accuracy, ranked, right
+from tiny import small
 
+engines = pytest.mark.parametrize("engine", ["serial", "vectorised:2"])
+
+
+def mean_accuracy(outputs, targets):
+    return right(outputs, targets).mean()
+
+
+def labelled(*labels):
+    inputs = np.random.default_rng(len(labels)).normal(size=(len(labels), 5))
+    return inputs.astype("float32"), np.array(labels, dtype="int64")
+
+
+def with_tests(sizes=(3, 5, 8, 4)):
+    """Clients with test sets of their own, of several sizes."""
+    draw = np.random.default_rng(4)
+
+    def sample(n):
+        labels = draw.integers(0, 3, n)
+        return (draw.normal(size=(n, 5)) + labels[:, None]).astype("float32"), labels
+
+    return from_clients([sample(n) for n in sizes], client_tests=[sample(2 * n) for n in sizes])
+
+
+def outputs_of(result, data, i):
+    """The model's outputs on a client's test rows, and the labels."""
+    index = data.test_clients.of(i)
+    with torch.no_grad():
+        return result.model(data.test_inputs[index]), data.test_targets[index]
+
+
+ALL = {"auc": Auc(), "batch": mean_accuracy, "each": right}
+
+
+@engines
+def test_every_metric_is_measured_on_each_clients_own_rows(engine, engine_of, tmp_path):
+    data = with_tests()
+    result = small(FedAvg(), engine=engine_of(engine), metrics=ALL, data=data).run(tmp_path / "run")
+    file = record(tmp_path / "run", "clients")
+    values = file["metrics"]
+    assert values == result.client_metrics and file["values"] == result.clients
+    assert file["basis"] == "own test sets" and [*values] == [*ALL]
+    for i in range(data.population):
+        z, y = outputs_of(result, data, i)
+        assert values["each"][i] == pytest.approx(accuracy(z, y)) == values["batch"][i]
+        assert values["auc"][i] == pytest.approx(ranked(z[:, 1] - z[:, 0], y == 1))
+    row = result.history[-1]
+    for where in (row, result.summary):
+        assert where["client_auc_worst"] == min(values["auc"])
+        assert where["client_auc_mean"] == pytest.approx(np.mean(values["auc"]))
+        assert where["client_each_spread"] == pytest.approx(np.std(values["each"]))
+        assert where["client_batch_worst"] == min(values["batch"])
+    assert result.per_client()[0].keys() == {"client", "examples", *ALL}
+    assert result.per_client()[0]["auc"] == min(values["auc"])
+    group = group_runs([load_run(tmp_path / "run")])
+    heads, cells = table_cells(comparison(group))
+    assert cells[0][heads.index("worst client, each")] == f"{row['client_each_worst']:.4g}"
+    assert comparison(group)[0]["client_each_tenth"] == row["client_each_tenth"]
+
+
+def test_one_class_gives_no_auc_and_says_so(tmp_path):
+    some = [labelled(0, 1, 2), labelled(1, 0), labelled(2, 0, 1, 1)]
+    tests = [labelled(1, 1, 1), labelled(0, 1, 0), labelled()]
+    data = from_clients(some, client_tests=tests)
+    result = small(FedAvg(), metrics=ALL, data=data, cohort=2).run(tmp_path / "run")
+    file = record(tmp_path / "run", "clients")
+    assert result.clients[0] is None and result.clients[1] in (0.0, 0.5, 1.0)
+    assert file["why_none"]["auc"] == {"its test rows have one class": [0], "no test rows": [2]}
+    assert file["why_none"]["each"] == {"no test rows": [2]}
+    assert file["metrics"]["each"][0] is not None and file["metrics"]["each"][2] is None
+
+
+@engines
+def test_without_own_rows_a_metric_of_a_set_has_no_value_per_client(engine, engine_of, tmp_path):
+    given = {"metrics": {name: ALL[name] for name in ("batch", "auc", "each")}}
+    given |= {"engine": engine_of(engine), "higher_is_better": True}
+    result = small(FedAvg(), **given).run(tmp_path / "run")
+    assert result.last == pytest.approx(result.history[-1]["test_each"])
+    assert result.clients == [None] * len(result.clients)
+    file = record(tmp_path / "run", "clients")
+    why = {"it needs test rows of the client's own: data.tests = matched": [*range(7)]}
+    assert file["why_none"]["batch"] == file["why_none"]["auc"] == why
+    assert all(v is not None for v in file["metrics"]["each"])
+    parts = {f"client_each_{part}" for part in ("mean", "worst", "tenth", "spread")}
+    assert {k for k in result.summary if k.startswith("client_")} == parts
+
+
+@engines
+def test_a_metric_that_is_a_mean_of_some_batches_is_measured_client_by_client(engine, engine_of):
+    def mixed(outputs, targets):
+        each = right(outputs, targets)
+        return each if len(each) == 500 else each.mean()
+
+    data = with_tests((3, 5, 8, 542))  # 1,116 examples are 500, 500 and 116
+    short = {"rounds": 2, "local": Local(steps=2, batch=4, lr=0.1), "higher_is_better": True}
+    result = small(
+        FedAvg(), engine=engine_of(engine), metrics={"mixed": mixed}, data=data, **short
+    ).run()
+    for i, value in enumerate(result.clients):
+        assert value == pytest.approx(accuracy(*outputs_of(result, data, i)))
+
+
+def test_the_report_has_every_metric_of_clients_with_names_the_worst_first(tmp_path):
+    names, metrics = ["north", "south", "west"], {name: ALL[name] for name in ("auc", "each")}
+    rows = lambda n: labelled(*(np.arange(n) % 3))
+    data = from_clients({n: rows(9) for n in names}, client_tests={n: rows(6) for n in names})
+    result = small(FedAvg(), metrics=metrics, data=data, cohort=2).run(tmp_path / "run")
+    small(FedAvg(), metrics=metrics, data=data, cohort=1, label="one").run(tmp_path / "one")
+    of = lambda *runs: client_cells(group_runs([load_run(tmp_path / run) for run in runs]))
+    heads, lines, count = of("run")
+    assert heads == ["client", "examples", "auc", "each"] and count == 3
+    each = zip(*(result.client_metrics[k] for k in metrics), strict=True)
+    worst = sorted(zip(each, names, strict=True), key=lambda pair: pair[0][0])
+    assert [line[0] for line in lines] == [name for _, name in worst]
+    assert [line[2:] for line in lines] == [[f"{v:.4g}" for v in values] for values, _ in worst]
+    assert result.summary["client_each_worst_name"] in names
+    shown = CliRunner().invoke(cli, ["show", str(tmp_path / "run")]).output.split("\n\n")[1]
+    assert [line.split() for line in shown.splitlines()] == [heads, *lines]
+    assert of("run", "one")[0][2:] == ["FedAvg, auc", "one, auc", "FedAvg, each", "one, each"]
+
+
+def test_an_accuracy_stands_beside_that_of_the_majoritys_class(tmp_path):
+    own = {"a": labelled(1, 1, 0), "b": labelled(0, 0, 2), "c": labelled(2, 2, 2)}
+    tests = {"a": labelled(1, 1, 1, 0), "b": labelled(1, 1, 0, 0, 0), "c": labelled(0)}
+    small(FedAvg(), data=from_clients(own, client_tests=tests), cohort=2).run(tmp_path / "run")
+    heads, lines, _ = client_cells(group_runs([load_run(tmp_path / "run")]))
+    assert heads[-2:] == ["accuracy %", "majority %"]
+    assert {line[0]: line[-1] for line in lines} == {"a": "75.00 %", "b": "60.00 %", "c": "0.00 %"}
+
+
+def test_sub_models_have_no_value_per_client_of_a_mean_of_batches():
+    parts = {"submodel": HeteroFL(), "capacities": [0.5, 1.0, 1.0, 1.0], "data": with_tests()}
+    parts |= {"evaluate": Evaluation(sizes=(0.75,)), "metrics": {"acc": mean_accuracy}}
+    result = small(FedAvg(), **parts, higher_is_better=True).run()
+    assert result.history[-1]["test_acc@0.5"] > 0
+    assert not [k for k in result.history[-1] if k.startswith("local_")]
+    assert result.summary["sizes"]["unseen"][0]["outside"] is None
+
+
+class Surprise:
+    """exp of the mean loss of the examples, of which those of class 1 count three times."""
+
+    higher_is_better = False
+
+    def __call__(self, outputs, targets):
+        return F.cross_entropy(outputs, targets, reduction="none")
+
+    def weight(self, targets):
+        return 1 + 2 * (targets == 1).int()
+
+    @staticmethod
+    def final(mean):
+        return math.exp(mean)
+
+
+@engines
+@pytest.mark.parametrize("own", [True, False], ids=["own rows", "the common test set"])
+def test_values_per_client_heed_weights_and_final(engine, own, engine_of):
+    parts = {"data": with_tests()} if own else {}
+    experiment = small(FedAvg(), engine=engine_of(engine), metrics={"it": Surprise()}, **parts)
+    result, data = experiment.run(), experiment.data
+    with torch.no_grad():
+        outputs, labels = result.model(data.test_inputs), data.test_targets
+    each, weight = Surprise()(outputs, labels).double(), Surprise().weight(labels).double()
+    for i, value in enumerate(result.clients):
+        if own:
+            much = torch.zeros(len(labels)).index_fill_(0, data.test_clients.of(i), 1.0)
+        else:  # a test set in which each class is as frequent as at the client
+            much = (data.label_counts()[i] / torch.bincount(labels, minlength=3))[labels]
+        mean = (much * weight * each).sum() / (much * weight).sum()
+        assert value == pytest.approx(Surprise.final(mean), rel=1e-6)
+
+
+# -------------------------------------------------------------------------------------------- names
 NAMES = ("lyon", "bonn", "oslo")
 FOUR = (*NAMES, "rome")
 
@@ -46,7 +227,7 @@ def named(names=NAMES):
 
 def experiment(data, **more):
     parts = {"algorithm": FedAvg(), "model": lambda: nn.Linear(3, 2), "rounds": 2}
-    return Experiment(data=data, **{**parts, "local": Local(lr=0.3), **more})
+    return Experiment(data=data, **(parts | {"local": Local(lr=0.3)} | more))
 
 
 def run(data, out=None, **more):
@@ -70,24 +251,7 @@ def test_names_are_in_rows_files_and_the_result(tmp_path):
     assert scores == sorted(scores) and set(scores) == set(result.clients)
     config = (tmp_path / "r" / "config.toml").read_text()
     assert '"home"' in config and '"lyon"' in config
-
-
-@pytest.mark.slow
-def test_the_report_has_a_table_of_clients_the_worst_first(tmp_path):
-    runs = []
-    for label, rate in (("slow", 0.01), ("fast", 0.5)):
-        for seed in (0, 1):
-            run(named(), tmp_path / f"{label}{seed}", label=label, local=Local(lr=rate), seed=seed)
-            runs.append(load_run(tmp_path / f"{label}{seed}"))
-    groups = group_runs(runs)
-    heads, lines, count = client_cells(groups)
-    scores = ["slow, accuracy %", "fast, accuracy %"]
-    assert heads == ["client", "examples", *scores, "majority %"] and count == 3
-    means = np.mean([run.clients["values"] for run in groups[0].runs], axis=0)
-    assert [line[0] for line in lines] == [NAMES[i] for i in np.argsort(means, kind="stable")]
-    page = write_report(tmp_path / "slow0", tmp_path / "r.html").read_text()
-    assert "Every client, the worst first" in page and ">bonn</th>" in page
-    drawn = partition_chart(runs[0].partition).figure
+    drawn = partition_chart(load_run(tmp_path / "r").partition).figure
     assert [tick.get_text() for tick in drawn.axes[1].get_xticklabels()] == list(NAMES)
 
 
@@ -108,20 +272,14 @@ def test_clients_that_are_left_out_are_named(caplog):
 
 
 NUMBERS = (clinic(0, 8)[0], np.ones(8))  # targets that are no classes
+SAID = [
+    (from_clients([clinic(0, 8)]), "'yours' has no test set, so only the training loss is"),
+    (from_clients([NUMBERS], test=NUMBERS), "nothing is measured per client; give client tests"),
+    (from_arrays(*clinic(0, 8), iid(1), test=clinic(1, 4)), ""),
+]
 
 
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        (from_clients([clinic(0, 8)]), "'yours' has no test set, so only the training loss is"),
-        (
-            from_clients([NUMBERS], test=NUMBERS),
-            "nothing is measured per client; give client tests",
-        ),
-        (from_arrays(*clinic(0, 8), iid(1), test=clinic(1, 4)), ""),
-    ],
-    ids=["no test", "numbers", "measured"],
-)
+@pytest.mark.parametrize(("data", "says"), SAID, ids=["no test", "numbers", "measured"])
 def test_what_is_not_measured_is_said_in_one_line(data, says, capsys):
     model = nn.Linear(3, 2) if data.classes else nn.Sequential(nn.Linear(3, 1), nn.Flatten(0))
     experiment(data, model=model, cohort=1, rounds=1).run(progress=True)
@@ -166,17 +324,16 @@ def test_settings_name_clients_as_the_data_do(tmp_path):
         ("evaluate", Evaluation(unseen=[7]), "evaluate.unseen names client 7"),
         ("evaluate", Evaluation(unseen=list(NAMES)), "sets all 3 clients apart"),
         ("evaluate", Evaluation(unseen=["oslo", 2]), "names a client twice"),
+        ("private", FedPer(), r"evaluate\.unseen: a client that never trains"),
+        ("", [["lyon"]], "these data have no names of clients; give numbers"),
     ],
 )
-def test_a_client_that_there_is_not_is_named(key, value, said):
-    with pytest.raises(ConfigError, match=said):
-        run(named(), **{key: value})
-
-
-def test_data_without_names_say_so():
-    data = from_clients([clinic(i, 10 + i) for i in range(3)], test=clinic(9, 6))
-    with pytest.raises(ConfigError, match="these data have no names of clients; give numbers"):
-        run(data, cohort=[["lyon"]])
+def test_clients_that_cannot_be_named_so_are_refused(key, value, said):
+    apart = {"model": HALF["model"], "evaluate": Evaluation(unseen=[0])}
+    unnamed = from_clients([clinic(i, 10 + i) for i in range(3)], test=clinic(9, 6))
+    more = apart if key == "private" else {}
+    with pytest.raises((ConfigError, CompositionError), match=said):
+        run(named() if key else unnamed, **{key or "cohort": value}, **more)
 
 
 @pytest.mark.parametrize("engine", ["serial", "vectorised"])
@@ -216,17 +373,15 @@ def test_a_run_by_name_resumes_and_a_file_may_name_clients_too(hospitals):
     hospitals("run", "t.toml", "rounds=3", "weighting=[2, 1, 0.5]", "--out", "b", "--quiet")
     one, other = (rows(run)[-1]["test_loss"] for run in "ab")
     assert one == other  # bonn is the first of names
-    begin = ("run", "t.toml", "rounds=1")
-    said = hospitals(*begin, "weighting={lyon=1}", "--out", "c", code=2).output
-    assert "weighting names 1 of 3 clients, and not 'bonn'" in said
-    hospitals(*begin, "attack=sign_flip", 'attack.clients=["oslo"]', "--out", "d")
-    hospitals(*begin, 'cohort=[["oslo"]]', "--out", "e")
-    assert rows("e")[0]["cohort"] == 1
+    begin = ("run", "t.toml", "rounds=1", "--quiet")
+    hospitals(*begin, "attack=sign_flip", 'attack.clients=["oslo"]', "--out", "c")
+    hospitals(*begin, 'cohort=[["oslo"]]', "--out", "d")
+    assert rows("d")[0]["cohort"] == 1
     half = ["model=mlp", "model.inputs=3", "model.hidden=[4]", "submodel=heterofl"]
     levels = "submodel.capacities={lyon='1/2', bonn=1, oslo=1}"
-    hospitals(*begin, *half, levels, "--out", "f", "--quiet")
-    assert record("f", "clients")["submodel"]["capacities"] == [1.0, 0.5, 1.0]
-    said = hospitals(*begin, *half, levels.replace("oslo", "rome"), "--out", "g", code=2).output
+    hospitals(*begin, *half, levels, "--out", "e")
+    assert record("e", "clients")["submodel"]["capacities"] == [1.0, 0.5, 1.0]
+    said = hospitals(*begin, *half, levels.replace("oslo", "rome"), "--out", "f", code=2).output
     assert "capacities names client 'rome'" in said
 
 
@@ -282,6 +437,7 @@ def test_a_client_set_apart_is_measured_on_all_its_rows_and_trains_nobody(tmp_pa
     assert kept["names"] == ["oslo", "lyon"] and kept["rows"] == [18, 16]
     assert kept["metrics"]["accuracy"] == [table[name]["accuracy"] for name in ("oslo", "lyon")]
     page = write_report(tmp_path / "a", tmp_path / "r.html").read_text()
+    assert "Every client, the worst first" in page
     assert "never trained" in page and ">oslo<" in page
 
 
@@ -307,12 +463,6 @@ def test_clients_without_names_keep_the_numbers_that_they_had_and_a_share_is_dra
     half = {"evaluate": Evaluation(unseen=0.5)}
     one, again, other = ([*by_client(run(data, seed=s, **half))] for s in (0, 0, 3))
     assert one == again and len(one) == len(other) == 4
-
-
-def test_private_layers_and_clients_that_never_train_are_refused():
-    given = {"private": FedPer(), "model": HALF["model"], "evaluate": Evaluation(unseen=[0])}
-    with pytest.raises(CompositionError, match=r"evaluate\.unseen: a client that never trains"):
-        run(named(), **given)
 
 
 def test_unseen_clients_on_the_command_line(fedloom):
