@@ -1,8 +1,6 @@
 """A part of a user's own is named by its file, as any other part by its name."""
 
-import io
 import json
-import pickle
 import re
 import shutil
 import sys
@@ -17,7 +15,7 @@ from fedloom.config import resolve
 from fedloom.core.own_parts import load
 from fedloom.core.vector import rec
 from fedloom.data import digits, iid
-from fedloom.engines.shared_memory import _Pickler
+from fedloom.engines import shared_memory
 from fedloom.errors import ConfigError
 from fedloom.models import mlp
 from fedloom.storage.identity import portable, run_digest
@@ -27,6 +25,7 @@ from support.folders import parameters, record, rows, settings
 
 SMALL = ("rounds=2", "local.epochs=1", "data.clients=6", "engine=serial", "evaluate.every=2")
 OWN = ("algorithm=my_method.py:AdaptiveProx", "algorithm.mu=0.3")
+SCORE = "metrics=my_metrics.py:tenth"
 THEIRS = ("algorithm=fedprox", "algorithm.mu=0.3")
 FILES = Path(__file__).parents[1] / "support" / "own_files"
 METHOD, HELPER, PARTS, METRICS = (
@@ -69,18 +68,6 @@ def test_a_method_of_ones_own_runs_as_one_of_fedlooms(here):
     assert here("run", *OWN, *SMALL, "--quiet").output.strip() == "runs/digits-AdaptiveProx-seed0"
 
 
-@pytest.mark.slow
-def test_a_file_names_it_as_seen_from_its_own_folder(here):
-    move("study", "my_method.py", "helper.py")
-    text = here("run", *SMALL, "--dry-run").output.partition("estimate")[0]
-    text = text.replace('name = "fedavg"', 'name = "my_method.py:AdaptiveProx"\nmu = 0.3')
-    Path("study/my.toml").write_text(text)
-    own = run(here, "own", "study/my.toml")
-    assert own == run(here, "theirs", *THEIRS)
-    assert own != run(here, "other", "study/my.toml", "algorithm.mu=0.9")
-    assert own == run(here, "again", "own/config.toml"), "a run's own settings are such a file"
-
-
 CUT = "submodel.capacities=[0.5, 1.0]"
 
 
@@ -103,15 +90,20 @@ def test_any_part_and_any_stage_of_a_codec_may_be_ones_own(here, own, theirs):
     assert code_of("own") == {"my_parts.py"} and str(Path.cwd()) not in settings("own")["label"]
 
 
-def test_the_settings_of_a_run_are_a_file_as_seen_from_another_folder(here):
-    end = run(here, "own", "compress=topk:0.1|my_parts.py:Half")
-    Path("study").mkdir()
-    text = Path("own/config.toml").read_text().replace(f"{Path.cwd()}/", "../")
-    Path("study/my.toml").write_text(text)
-    assert run(here, "again", "study/my.toml") == end
-    Path("my_parts.py").write_text(PARTS + "\n# another\n")
-    said = here("run", "--resume", "own", "rounds=3", code=1).output
-    assert "my_parts.py' has changed since 'own' began" in said
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(OWN, marks=pytest.mark.slow), ("compress=topk:0.1|my_parts.py:Half",), (SCORE,)],
+    ids=["a method", "a codec", "a metric"],
+)
+def test_a_file_of_settings_names_a_part_as_seen_from_its_own_folder(here, words):
+    """And a run's own settings are such a file."""
+    end = run(here, "line", *words)
+    text = Path("line/config.toml").read_text()
+    move("study", *(file.name for file in FILES.glob("*.py")))
+    Path("study/my.toml").write_text(text.replace(f"{Path.cwd()}/", ""))
+    here("run", "study/my.toml", "--out", "file", "--quiet")
+    assert parameters("file") == end
+    assert run_digest(settings("file")) == run_digest(settings("line"))
 
 
 @pytest.mark.slow
@@ -139,11 +131,12 @@ def test_own_data_model_loss_and_choice_together(here):
 
 
 def test_worker_processes_get_it_by_value(here, monkeypatch):
-    methods, metrics = load("my_method.py"), load("my_metrics.py")
-    _Pickler(out := io.BytesIO()).dump((methods.AdaptiveProx(mu=0.5), metrics.tenth))
+    methods, metrics, board = load("my_method.py"), load("my_metrics.py"), shared_memory.Board()
+    post = board.post((methods.AdaptiveProx(mu=0.5), metrics.tenth))
     for name in (methods.__name__, metrics.__name__, "helper"):  # what a worker process has not
         monkeypatch.delitem(sys.modules, name)
-    method, metric = pickle.loads(out.getvalue())
+    method, metric = shared_memory.load(post)
+    board.close()
     one = torch.ones(1)
     assert metric(torch.eye(2), torch.tensor([0, 0])).tolist() == [pytest.approx(1.1), 0.0]
     assert float(method.direction(3 * one, None, rec(x=one), None, lambda x: x, None)[0]) == 4.0
@@ -163,7 +156,7 @@ def test_files_of_one_name_do_not_meet(here):
 
 
 # ------------------------------------------------------------------------ seeds, sweeps, comparing
-def test_seeds_and_versions_of_a_file_are_told_apart(here):
+def test_seeds_versions_and_places_of_a_file_are_told_apart(here):
     words = ("run", OWN[0], *SMALL, "--seeds", "2", "--quiet")
     here(*words)
     assert "is finished" in here(*words).output
@@ -171,22 +164,23 @@ def test_seeds_and_versions_of_a_file_are_told_apart(here):
     here(*words)
     runs = sorted(path.name for path in Path("runs").iterdir())
     assert runs == [f"digits-AdaptiveProx-seed{s}{e}" for s in (0, 1) for e in ("", "-2")]
+    said = here("run", "--resume", f"runs/{runs[0]}", "rounds=3", code=1).output
+    assert f"helper.py' has changed since 'runs/{runs[0]}' began" in said
     table = here("compare", "runs").output
     assert "code.helper.py" in table and str(Path.cwd()) not in table
-    assert [r["seeds"] for r in json.loads(here("compare", "runs", "--json", "-").output)] == [2, 2]
+    seeds = lambda: [r["seeds"] for r in json.loads(here("compare", "runs", "--json", "-").output)]
+    assert seeds() == [2, 2]
+    move("elsewhere", "my_method.py", "helper.py")  # the same method
+    here("run", "algorithm=elsewhere/my_method.py:AdaptiveProx", *SMALL, "seed=2", "--quiet")
+    assert seeds() == [2, 3]
 
 
-def test_a_file_that_was_moved_is_the_same_method(here):
-    run(here, "runs/one", *OWN)
-    move("elsewhere", "my_method.py", "helper.py")
-    run(here, "runs/two", "algorithm=elsewhere/my_method.py:AdaptiveProx", OWN[1], "seed=1")
-    assert [r["seeds"] for r in json.loads(here("compare", "runs", "--json", "-").output)] == [2]
-
-
-def test_a_sweep_tries_it_beside_others(here):
+def test_a_sweep_tries_it_beside_others_and_metrics_are_no_choice(here):
     words = ("algorithm=fedavg,my_method.py:AdaptiveProx", "local.lr=0.1", *SMALL)
-    assert "AdaptiveProx" in here("sweep", "digits", *words, "--out", "s").output
-    assert len(list(Path("s").glob("algorithm=my_method.py-AdaptiveProx-seed0-*"))) == 1
+    said = here("sweep", "digits", *words, f"{SCORE},accuracy", "--out", "s").output
+    assert "AdaptiveProx" in said and "tenth" in said
+    (own,) = Path("s").glob("algorithm=my_method.py-AdaptiveProx-seed0-*")
+    assert "test_accuracy" in rows(own)[-1]
 
 
 def test_a_papers_table_has_a_row_of_ones_own(here):
@@ -223,8 +217,7 @@ def test_resume_names_the_file_and_refuses_a_changed_one(here):
 
 @pytest.mark.parametrize("words", [(), ("--capacity", "0.5")], ids=["whole", "a size"])
 def test_an_export_says_once_that_it_runs_the_file(words, here):
-    cut = ("submodel=fiarse", "submodel.capacities=1/2,1") if words else ()
-    run(here, "one", *OWN, *cut)
+    run(here, "one", *OWN, *(("submodel=fiarse", CUT) if words else ()))
     said = here("export", "one", *words).output
     assert said.count("'one' uses my_method.py:AdaptiveProx: the code of ") == 1, said
     assert "checked: on " in said
@@ -273,9 +266,6 @@ def test_a_federation_loads_no_file_that_settings_name(here):
 
 
 # --------------------------------------------------------------------------------------- metrics
-SCORE = "metrics=my_metrics.py:tenth"
-
-
 def test_a_metric_stands_in_rows_clients_report_and_compare(here):
     run(here, "one", f"{SCORE},accuracy,my_metrics.py:Share", "data.tests=matched")
     last, file = rows("one")[-1], str(Path("my_metrics.py").absolute())
@@ -292,25 +282,6 @@ def test_a_metric_stands_in_rows_clients_report_and_compare(here):
     assert "tenth" in here("compare", "one").output and "tenth" in here("show", "one").output
     here("report", "one", "--out", "page.html")
     assert "Share" in Path("page.html").read_text()
-
-
-def test_a_metric_of_a_settings_file_is_that_of_the_line(here):
-    end = run(here, "line", SCORE)
-    text = resolve("digits", [*SMALL]).to_toml()
-    move("study", "my_metrics.py", "helper.py")
-    Path("study/my.toml").write_text(f"metrics = 'my_metrics.py:tenth'\n{text}")
-    here("run", "study/my.toml", "--quiet", "--out", "file")
-    assert parameters("file") == end
-    file = settings("file")
-    assert file["metrics"] == [str(Path("study/my_metrics.py").absolute()) + ":tenth"]
-    assert run_digest({**file, "name": "digits"}) == run_digest(settings("line"))
-
-
-def test_metrics_are_no_choice_of_a_sweep(here):
-    words = (f"{SCORE},accuracy", "local.lr=0.1,0.2", *SMALL)
-    assert "tenth" in here("sweep", "digits", *words, "--out", "s").output
-    (one, _) = Path("s").glob("*/config.toml")
-    assert "test_accuracy" in rows(one.parent)[-1]
 
 
 def test_python_takes_the_same_names(here):
@@ -330,8 +301,6 @@ def test_fedloom_check_says_how_a_metric_is_tried(here):
     said = here("check", "my_metrics.py:tenth", code=2).output
     assert "'tenth' is none of an Algorithm" in said and "has no part" not in said
     assert "--dry-run" in said and "--dry-run" in here("check", "my_metrics.py", code=2).output
-    few = ("metrics=my_metrics.py:few", *SMALL, "--dry-run")
-    assert "metric 'few' gave shape [2] for a batch of" in here("run", *few, code=2).output
 
 
 # ------------------------------------------------------------------------------------- mistakes
@@ -373,6 +342,7 @@ def test_fedloom_check_says_how_a_metric_is_tried(here):
         ("metrics=my_metrics.py:tenth,aucc", "nor torchmetrics has a metric 'aucc'"),
         ("metrics=my_metrics.py:unsaid", "nothing says whether the metric 'unsaid' is better"),
         ("metrics=my_metrics.py:tenth,my_metrics.py:tenth", "have one name"),
+        ("metrics=my_metrics.py:fails", "metric 'fails': KeyError (my_metrics.py, line {row}): 'r"),
     ],
 )
 def test_a_mistake_is_one_line(here, words, said):
@@ -380,16 +350,12 @@ def test_a_mistake_is_one_line(here, words, said):
     Path("worse.py").write_text("a = 1\nb = (\n")
     Path("relative.py").write_text("from .beside import A\n")
     few = [w for w in SMALL if not (w.startswith("data.") and words.startswith("data="))]
-    ward = PARTS[: PARTS.index('"ward"')].count("\n") + 1
-    output = here("run", *words.split(), *few, code=2).output
-    assert said.replace("{ward}", str(ward)).replace("{here}", str(Path.cwd())) in output
-    assert not Path("runs").exists() or not list(Path("runs").iterdir())
-
-
-def test_an_error_inside_names_the_metric_and_the_line(here):
-    line = METRICS[: METRICS.index('"row"')].count("\n") + 1
-    output = here("run", "metrics=my_metrics.py:fails", *SMALL, code=1).output
-    assert f"metric 'fails': KeyError (my_metrics.py, line {line}): 'row'" in output
+    line_of = lambda text, word: text[: text.index(word)].count("\n") + 1
+    places = {"ward": line_of(PARTS, '"ward"'), "row": line_of(METRICS, '"row"')}
+    begins = words.endswith("fails")  # what fails later is no mistake that is seen before
+    output = here("run", *words.split(), *few, code=1 if begins else 2).output
+    assert said.format(here=Path.cwd(), **places) in output
+    assert begins or not Path("runs").exists() or not list(Path("runs").iterdir())
 
 
 @pytest.mark.parametrize(

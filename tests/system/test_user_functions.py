@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file, save_model
 from torch import nn
 
+from cases import CASES
 from fedloom import Checkpoint, Evaluation, Experiment, FedAvg, Local, LocalSGD
 from fedloom.core.net import Variables
 from fedloom.core.vector import rec
@@ -87,6 +88,18 @@ def test_a_model_made_by_a_function_is_made_under_the_seed():
     assert torch.equal(x(1), x(1)) and not torch.equal(x(1), x(2))
 
 
+def test_batch_norms_buffers_are_averaged_by_weight():
+    def after(*clients):
+        return [*trace(CASES["running statistics"].make(rounds=1, cohort=[[*clients]]), 1)][-1]
+
+    loop, alone = after(1, 2, 5), {i: after(i).state.buffers for i in (1, 2, 5)}
+    weight = {i: loop.fed.weight(i) for i in alone}
+    mean = sum(weight[i] * buffers for i, buffers in alone.items()) / sum(weight.values())
+    torch.testing.assert_close(loop.state.buffers, mean)
+    ledger = loop.state.ledger
+    assert ledger.down["buffers"] == 3 * mean.nbytes == ledger.up["buffers"]
+
+
 # ------------------------------------------------------------------------------ losses and metrics
 def plane(n, seed):
     x = np.random.default_rng(seed).normal(size=(n, 3))
@@ -120,20 +133,16 @@ def test_a_loss_of_the_batch_is_a_loss_of_its_examples():
 
 def test_losses_of_the_history_are_those_of_their_moment():
     """A loss that is a view of x: later steps write to the same place."""
-    result = regression(
-        model=Variables(torch.zeros(1)),
-        data=from_clients([(np.ones((1, 1)), np.ones(1))]),
-        rounds=1,
-        objective=Function(f=lambda x, a, b: x[0]),
-        local=Local(steps=3, lr=0.5, batch=None),
-    ).run()
+    parts = {"model": Variables(torch.zeros(1)), "local": Local(steps=3, lr=0.5, batch=None)}
+    parts |= {"data": from_clients([(np.ones((1, 1)), np.ones(1))]), "rounds": 1}
+    result = regression(objective=Function(f=lambda x, a, b: x[0]), **parts).run()
     assert result.history[0]["train_loss"] == pytest.approx((0 - 0.5 - 1.0) / 3)
 
 
 # ----------------------------------------------------------------------------------- given weights
 def test_a_run_may_start_from_given_weights(tmp_path):
-    start = make(nn.Linear, 3, 1)
-    state, file = {k: v + 1 for k, v in start.state_dict().items()}, tmp_path / "start.safetensors"
+    start, file = make(nn.Linear, 3, 1).state_dict(), tmp_path / "start.safetensors"
+    state = {name: value + 1 for name, value in start.items()}
     save_file(state, file)
     for given in (state, file, str(file)):
         loop = next(trace(regression(weights=given), 0))
@@ -146,24 +155,20 @@ def test_a_run_may_start_from_given_weights(tmp_path):
     ):
         with pytest.raises(DataError, match=said):
             regression(weights=given).run()
-    tied = make(Tied)
+    tied = make(Tied)  # whose weight has two names
     save_model(tied, str(file))
-    torch.manual_seed(9)
-    for given in (tied.state_dict(), file):
-        loop = next(trace(small(FedAvg(), model=Tied(), weights=given), 0))
-        torch.testing.assert_close(loop.state.srv.x[:25], tied.enter.weight.detach().reshape(-1))
+    loop = next(trace(small(FedAvg(), model=Tied(), weights=file), 0))
+    torch.testing.assert_close(loop.state.srv.x[:25], tied.enter.weight.detach().reshape(-1))
 
 
 # ---------------------------------------------------------------------------- callbacks, measures
 def test_callbacks_are_called_per_round_and_per_evaluation():
     rounds, evaluations = [], []
-    small(
-        FedAvg(),
-        rounds=5,
-        evaluate=Evaluation(every=2),
-        on_round=[lambda row: rounds.append(row["round"])],
-        on_evaluation=[lambda row: evaluations.append((row["round"], "test_loss" in row))],
-    ).run()
+    calls = {
+        "on_round": [lambda row: rounds.append(row["round"])],
+        "on_evaluation": [lambda row: evaluations.append((row["round"], "test_loss" in row))],
+    }
+    small(FedAvg(), rounds=5, evaluate=Evaluation(every=2), **calls).run()
     assert rounds == [1, 2, 3, 4, 5]
     assert evaluations == [(2, True), (4, True), (5, True)]
 
@@ -210,45 +215,35 @@ def test_a_failing_function_loses_no_round(kind, tmp_path):
 
 
 def scheduled(value):
-    return Local(steps=2, batch=4, lr=0.1, schedule=lambda round, step: value)
+    return {"local": Local(steps=2, batch=4, lr=0.1, schedule=lambda round, step: value)}
 
 
-class Gives:
-    every = 1
+def measured(value, every=1):
+    def measure(loop):
+        return value
 
-    def __init__(self, value):
-        self.value = value
-
-    def __call__(self, loop):
-        return self.value
+    measure.every = every
+    return {"measures": [measure]}
 
 
 @pytest.mark.parametrize("value", [np.float32(0.5), torch.tensor(0.5), np.array(0.5)])
 def test_a_schedule_and_a_measure_may_give_numbers_of_numpy_and_torch(value, tmp_path):
-    measures = [Gives({"norm": value})]
-    small(FedAvg(), local=scheduled(value), measures=measures).run(tmp_path / "run")
+    small(FedAvg(), **scheduled(value), **measured({"norm": value})).run(tmp_path / "run")
     row = rows(tmp_path / "run")[0]
     assert row["lr"] == 0.05 and row["norm"] == 0.5
 
 
-@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), "0.5", None, np.ones(2)])
-def test_a_schedule_gives_a_number_from_0(value):
-    with pytest.raises(ConfigError, match=r"number from 0, and gives .* in round \d"):
-        small(FedAvg(), local=scheduled(value)).run()
+RATE = r"number from 0, and gives .* in round \d"
+ODD = [(scheduled(v), RATE) for v in (-1.0, np.nan, np.inf, "0.5", None, np.ones(2))]
+NORMS = (None, {"norm": torch.ones(3)}, {"n": object()}, {3: 1.0}, 1.0)
+ODD += [(measured(value), r"measures.*(number|names)") for value in NORMS]
+ODD += [(measured({}, every), "every") for every in (0, -1, True)]
 
 
-@pytest.mark.parametrize("value", [None, {"norm": torch.ones(3)}, {"n": object()}, {3: 1.0}, 1.0])
-def test_what_a_measure_gives_is_numbers_by_name(value):
-    with pytest.raises(ConfigError, match=r"measures.*(number|names)"):
-        small(FedAvg(), measures=[Gives(value)]).run()
-
-
-@pytest.mark.parametrize("every", [0, -1, True])
-def test_a_measure_is_due_every_round_or_less_often(every):
-    measure = Gives({})
-    measure.every = every
-    with pytest.raises(ConfigError, match="every"):
-        small(FedAvg(), measures=[measure])
+@pytest.mark.parametrize(("given", "said"), ODD)
+def test_what_a_schedule_or_a_measure_may_not_give_is_refused(given, said):
+    with pytest.raises(ConfigError, match=said):
+        small(FedAvg(), **given).run()
 
 
 # ---------------------------------------------------------------------------------------- scripts
