@@ -206,8 +206,7 @@ def test_what_cannot_be_replayed_is_one_line(fedloom, run):
 # -------------------------------------------------------------------------------------------- init
 @pytest.mark.slow
 def test_the_starter_runs_at_once(fedloom, monkeypatch, capsys):
-    assert "fedloom run config.toml" in fedloom("init", "study").output
-    assert "is not empty" in fedloom("init", "study", code=2).output
+    fedloom("init", "study")
     monkeypatch.chdir("study")
     fedloom("check", "my_method.py")
     text = fedloom("run", "config.toml", "rounds=8", "--out", "runs/config").output
@@ -231,6 +230,13 @@ def test_the_starter_runs_at_once(fedloom, monkeypatch, capsys):
     table = fedloom("compare", "runs").output
     assert "HeavyServer" in table and "algorithm.beta" in table
     assert "FedAvg (from Python)" in table and "data.input_shape" not in table
+
+
+def test_a_starter_is_written_into_an_empty_folder_only(fedloom):
+    assert "fedloom run config.toml" in fedloom("init", "study").output
+    assert "is not empty" in fedloom("init", "study", code=2).output
+    for script in Path("study").glob("*.py"):
+        compile(script.read_text(), script.name, "exec")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ clients live from the data to rows, files and the report; some clients never tra
 
 import json
 import math
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -373,10 +374,12 @@ def test_a_run_by_name_resumes_and_a_file_may_name_clients_too(hospitals):
     hospitals("run", "t.toml", "rounds=3", "weighting=[2, 1, 0.5]", "--out", "b", "--quiet")
     one, other = (rows(run)[-1]["test_loss"] for run in "ab")
     assert one == other  # bonn is the first of names
-    begin = ("run", "t.toml", "rounds=1", "--quiet")
+    begin = ("run", "t.toml", "rounds=1")
     hospitals(*begin, "attack=sign_flip", 'attack.clients=["oslo"]', "--out", "c")
-    hospitals(*begin, 'cohort=[["oslo"]]', "--out", "d")
+    said = hospitals(*begin, 'cohort=[["oslo"]]', "--out", "d").output
     assert rows("d")[0]["cohort"] == 1
+    worst = record("d")["client_accuracy_worst_name"]
+    assert re.search(rf"^  worst client +{worst}, ", said, re.MULTILINE)
     half = ["model=mlp", "model.inputs=3", "model.hidden=[4]", "submodel=heterofl"]
     levels = "submodel.capacities={lyon='1/2', bonn=1, oslo=1}"
     hospitals(*begin, *half, levels, "--out", "e")

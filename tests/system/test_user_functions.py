@@ -89,12 +89,14 @@ def test_a_model_made_by_a_function_is_made_under_the_seed():
 
 
 def test_batch_norms_buffers_are_averaged_by_weight():
-    def after(*clients):
-        return [*trace(CASES["running statistics"].make(rounds=1, cohort=[[*clients]]), 1)][-1]
+    def after(*clients, **more):
+        one = CASES["running statistics"].make(rounds=1, cohort=[[*clients]], **more)
+        return [*trace(one, 1)][-1]
 
-    loop, alone = after(1, 2, 5), {i: after(i).state.buffers for i in (1, 2, 5)}
-    weight = {i: loop.fed.weight(i) for i in alone}
-    mean = sum(weight[i] * buffers for i, buffers in alone.items()) / sum(weight.values())
+    loop = after(1, 2, 5)
+    weight = {i: loop.fed.weight(i) for i in (1, 2, 5)}
+    alone = {i: after(i, weighting="uniform").state.buffers for i in weight}
+    mean = sum(weight[i] * alone[i] for i in weight) / sum(weight.values())
     torch.testing.assert_close(loop.state.buffers, mean)
     ledger = loop.state.ledger
     assert ledger.down["buffers"] == 3 * mean.nbytes == ledger.up["buffers"]
