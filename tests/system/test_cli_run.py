@@ -122,12 +122,12 @@ def test_a_run_leaves_pictures_and_a_report_which_can_be_made_again(fedloom):
 # ---------------------------------------------------------------------------------------- going on
 def test_one_command_begins_goes_on_and_ends(fedloom):
     """As a job has to that is started again: --resume-if-begun, with --out or the usual folder."""
-    more = ["data.clients=4", "--resume-if-begun", "--out", "R"]
-    fedloom("run", "digits", "rounds=1", *more)
-    assert "'R' is finished" in fedloom("run", "digits", "rounds=1", *more).output
-    fedloom("run", "digits", "rounds=2", *more)
+    line = ("run", "digits", "data.clients=4", "--resume-if-begun", "--out", "R")
+    fedloom(*line, "rounds=1")
+    assert "'R' is finished" in fedloom(*line, "rounds=1").output
+    fedloom(*line, "rounds=2")
     assert len(rows("R")) == 2
-    said = fedloom("run", "digits", "rounds=1", *more, "algorithm=scaffold", code=2).output
+    said = fedloom(*line, "rounds=1", "algorithm=scaffold", code=2).output
     assert "'R' exists, and holds something else than this run (algorithm.name" in said
 
 
