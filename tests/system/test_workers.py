@@ -27,10 +27,12 @@ from fedloom.algorithms import Scaffold
 from fedloom.cli.__main__ import cli
 from fedloom.cli.dry_run import estimate, measure
 from fedloom.config import from_run, resolve
+from fedloom.core.vector import rec
 from fedloom.data import from_arrays, iid
 from fedloom.engines import Workers, auto, workers
 from fedloom.engines import heartbeat as pulse
-from fedloom.engines.shared_memory import Board, load
+from fedloom.engines.client_results import RangeResult, Request, TrainTask
+from fedloom.engines.shared_memory import Board, load, packed
 from fedloom.errors import ConfigError, WorkerError
 from tiny import small, timeless, weights
 
@@ -175,25 +177,24 @@ def test_a_worker_that_stops_while_it_hands_over_a_result_can_be_ended(monkeypat
 
 
 def test_what_was_done_when_a_worker_died_is_not_done_again(monkeypatch):
-    engine, numbers = Workers(2), []
+    numbers = []
 
-    def submit(take, number, *task):
+    def submit(take, number, name, request, post, sent):
         numbers.append(number)
-        future = Future()
+        future, result = Future(), RangeResult([], {}, [f"part {number}"])
         if len(numbers) == 1:
             future.set_exception(BrokenProcessPool("killed"))
         else:
-            future.set_result(f"result {number}")
+            future.set_result(packed(result, Path(post).parent, name))
         return future
 
-    engine._executor = SimpleNamespace(submit=submit)
-    engine._board = SimpleNamespace(new_name=str, take=str)
-    engine._heartbeats = SimpleNamespace(begin=lambda: None)
-    for name in ("_end", "_start"):
-        monkeypatch.setattr(engine, name, lambda: None)
-    monkeypatch.setattr(engine, "_result", lambda future: future.result())
-    tasks = [workers._Task("a part", ())] * 2
-    assert [*engine._each(tasks)] == ["result 1", "result 2"]
+    monkeypatch.setattr(workers, "started", lambda *given: SimpleNamespace(submit=submit))
+    monkeypatch.setattr(workers, "end", lambda executor: None)
+    loop = small(FedAvg(), engine=Workers(2)).build()
+    loop.engine.open(loop.plan, loop.fed, loop.net)
+    task = TrainTask(rec(x=loop.net.init()), loop.net.init_buffers(), {}, [0, 1], 0)
+    assert loop.engine.map(Request.TRAIN, task).stats == ["part 1", "part 2"]
+    loop.engine.close()
     assert numbers == [1, 2, 1]
 
 
