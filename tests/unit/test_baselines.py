@@ -5,10 +5,11 @@ import copy
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from torch.nn.functional import cross_entropy
 
 from fedloom import Experiment, FedAvg, Local
-from fedloom.cli.run import _configs
+from fedloom.cli.__main__ import cli
 from fedloom.config import resolve
 from fedloom.config.baselines import NAMES, baselines
 from fedloom.data import from_clients
@@ -21,6 +22,7 @@ from fedloom.report.curves import loss_curves
 from fedloom.report.differences import differences, measured_how
 from fedloom.report.table_text import table_cells
 from fedloom.submodels import PRIVATE
+from support.folders import settings
 
 DRAW = np.random.default_rng(2)
 ROWS = [(DRAW.normal(size=(n, 3)) + i, DRAW.integers(0, 2, n)) for i, n in enumerate((9, 6, 12))]
@@ -72,10 +74,14 @@ def test_baselines_have_the_work_of_the_run():
     assert "pooled" not in baselines(_undivided(config), config.data())
 
 
-def test_all_rows_in_one_place_have_no_part_of_a_typed_partition():
-    words = ["data.alpha=0.1", "data.clients=6", "cohort=0.5"]
-    configs = _configs(resolve("digits", words), "digits", words, 1, True)
-    parts = {c.values["label"]: c.values["data"]["partition"] for c in configs}
+def test_all_rows_in_one_place_have_no_part_of_a_typed_partition(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedloom.cli.printing.illustrate", lambda run: None)
+    words = "run digits data.alpha=0.1 data.clients=6 cohort=0.5 rounds=1 local.epochs=none"
+    words += f" local.steps=1 evaluate.every=0 --baselines --quiet --out {tmp_path / 'all'}"
+    done = CliRunner().invoke(cli, words.split())
+    assert done.exit_code == 0, done.output
+    runs = [settings(folder.parent) for folder in (tmp_path / "all").rglob("config.toml")]
+    parts = {run["label"]: run["data"]["partition"] for run in runs}
     assert parts["pooled"] == {"name": "iid", "clients": 1}
     assert parts["alone"]["alpha"] == parts["cyclic"]["alpha"] == 0.1 and len(parts) == 5
 
