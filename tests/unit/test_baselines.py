@@ -100,6 +100,18 @@ def test_the_sentence_says_who_is_better_off(tmp_path):
     assert against_alone(groups[:1]) == []
 
 
+def test_nobody_is_compared_with_alone_by_another_metric(tmp_path):
+    kinds = {"alone": {"private": PRIVATE.make("alone")}, "mean": {}}
+    metrics = {"alone": ["accuracy"], "mean": ["brier"], "both": ["brier", "accuracy"]}
+    for name, names in metrics.items():
+        run(tmp_path / name, label=name, metrics=names, **kinds.get(name, {}))
+    groups = group_runs(load_run(tmp_path / name) for name in metrics)
+    (said,) = against_alone(groups)
+    own = groups[2].runs[0].clients["metrics"]["accuracy"]
+    better = [a > b for a, b in zip(own, groups[0].runs[0].clients["values"], strict=True)]
+    assert said.startswith(f"both is better than alone at {sum(better)} of 3 clients (")
+
+
 def labelled(rows, i):
     """A client's examples, by a rule of its own."""
     x = DRAW.normal(size=(rows, 3))

@@ -92,7 +92,8 @@ def against_alone(groups: Sequence[Group]) -> list[str]:
     metric, out = baseline.metric, []
     sign = -1.0 if metric.higher_is_better is False else 1.0
     for group in groups:
-        values = _mean_values(group)
+        same = group.metric.name == metric.name
+        values = _mean_values(group, None if same else metric.name)
         if group is baseline or values is None or len(values) != len(alone_values):
             continue
         if not all(run.knows_clients for run in group.runs):  # they have no rows of their own
