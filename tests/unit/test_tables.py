@@ -199,6 +199,13 @@ def test_rows_from_a_day_on_or_other_files_are_the_test_set(hospitals, tmp_path)
         ({"columns": {"sax": "one_hot"}}, "columns.sax: there is no input of this name; did"),
         ({"missing": {"age": "modus"}, "columns": HOT}, "missing.age must be"),
         ({"target": "x"}, "bonn.csv has no column 'x'; known: age"),
+        ({"target": "age > 1", "class_names": ["a"]}, "class_names = ['a']: target = 'age > 1'"),
+        ({"target": "age > 1", "class_names": ["a", "b", "c"]}, "has two classes; give two names"),
+        ({"target": "age > 1", "class_names": ["a", "a"]}, "has two classes; give two names"),
+        (
+            {"columns": HOT, "missing": "mean", "class_names": ["home", "home"]},
+            "class_names has 'home' twice",
+        ),
         ({"date": "day"}, "date and test_from go together"),
         ({"date": "day", "test_from": "May"}, "test_from = 'May' is no date"),
         ({"date": "age", "test_from": "2024-02-01"}, "column 'age', row 1: '' is no date"),
@@ -210,6 +217,12 @@ def test_rows_from_a_day_on_or_other_files_are_the_test_set(hospitals, tmp_path)
 )
 def test_files_that_do_not_fit_are_refused_by_name(hospitals, options, says):
     refused(lambda: hospitals(**options), says)
+
+
+@pytest.mark.parametrize("per_client", [False, True])
+def test_one_file_has_no_natural_clients_without_a_column(hospitals, tmp_path, per_client):
+    options = {"path": f"{tmp_path}/hospitals/lyon.csv", "columns": HOT, "per_client": per_client}
+    refused(lambda: hospitals(**options, standardise=True), "give several files ... or client, the column")
 
 
 @pytest.mark.parametrize(

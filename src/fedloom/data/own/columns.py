@@ -229,6 +229,8 @@ def labels_of(
     """
     if not isinstance(name, str):
         return numbers_of(table, name), ()
+    if twice := next((c for i, c in enumerate(classes) if c in classes[:i]), None):
+        raise DataError(f"class_names has '{twice}' twice; each class needs a name of its own")
     cells = present(table, name)
     if not classes and is_number(cells.iloc[0]):  # a later one that is not is an error
         numbers = torch.from_numpy(finite(cells).astype(np.float32))
@@ -310,6 +312,11 @@ def with_condition(table: Table, condition: str, answers: Sequence[str]) -> Tabl
     """The table with a column of the condition's name, whose cells are the first answer where it
     does not hold and the second where it does. Raises DataError naming file, column and row.
     """
+    if len({*answers}) != 2 or len(answers) != 2:
+        raise DataError(
+            f"class_names = {[*answers]}: target = {short(condition)} has two classes; give two "
+            "names, first that of the rows for which it does not hold"
+        )
     frame, (tree, columns) = table.frame[[]].copy(), _parsed(condition)
     kinds = {}
     for word, name in columns.items():

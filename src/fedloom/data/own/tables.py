@@ -396,6 +396,11 @@ def refuse_ownerless(client: str | None, partition: Partition | None) -> None:
     """Raise DataError if nothing says whose a row is."""
     if client is None and partition is None:
         raise DataError("give client=, the column that says whose a row is, or a partition")
+    if client is None and isinstance(partition, natural):
+        raise DataError(
+            "partition = natural makes a client of each file, or of each value of a column: give "
+            "several files, as path = hospitals/*.csv, or client, the column; iid divides one file"
+        )
 
 
 def targets_of(
