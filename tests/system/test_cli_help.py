@@ -151,6 +151,38 @@ def test_what_an_algorithm_costs_is_shown(fedloom):
     assert all(cost in shown for cost in (*costs, "gradients per step  1"))
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nothing", "error: unknown name 'nothing'; `fedloom list` has all names\n"),
+        ("local.lrr", "did you mean 'local.lr'?"),
+        ("partition", "'partition' is a kind of names; `fedloom list partitions` has"),
+        ("compress", "'compress' is a kind of names; `fedloom list codecs` has"),
+        ("data.alpha", "an option of a name; `fedloom show NAME` has its options, and `fedloom l"),
+        ("local.decay", "`fedloom list schedules` the names"),
+    ],
+)
+def test_a_name_that_has_no_page_says_where_to_look(name, says, fedloom):
+    assert says in fedloom("show", name, code=2).output
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "table"),
+    [
+        ("local.lr", "local.lr", "local"),
+        ("batch_size", "local.batch", "local"),
+        ("rounds", "rounds", "run"),
+        ("local.dp.clip", "local.dp.clip", "local.dp"),
+    ],
+)
+def test_one_key_of_a_table_can_be_shown(name, key, table, fedloom):
+    head, _, heads, line = fedloom("show", name).output.rstrip().splitlines()
+    assert head == f"{key} (key of the table {table})" and heads.split()[0] == "key"
+    assert line.split()[0] == key and line.split()[-5:] in [
+        row.split()[-5:] for row in fedloom("show", table).output.splitlines()
+    ]
+
+
 def test_the_committed_schemas_are_those_of_the_records():
     schemas = {path.name for path in (ROOT / "docs/schemas").glob("*.json")} - {"settings.json"}
     assert schemas == {f"{name}.json" for name in PRINTED}

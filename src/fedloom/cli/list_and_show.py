@@ -15,7 +15,7 @@ import click
 
 from fedloom.core.own_parts import is_own
 from fedloom.core.registry import Registry, description_of
-from fedloom.errors import ConfigError, FedloomError, unknown
+from fedloom.errors import ConfigError, FedloomError, did_you_mean, unknown
 from fedloom.storage.locks import holder
 from fedloom.storage.manifest import check_run
 
@@ -119,8 +119,8 @@ def _compatible(axis: str | None) -> str:
 def show_command(name: str) -> None:
     """Explain an algorithm, server optimiser, recipe, model, data set, partition, objective, rule
     of sub-models, schedule, order of passes, codec, device profile, clock, aggregation, attack,
-    engine, measure, local optimiser or table of settings (run, local, local.dp, evaluate,
-    checkpoint, churn, availability, ranks).
+    engine, measure, local optimiser, table of settings (run, local, local.dp, evaluate,
+    checkpoint, churn, availability, ranks) or a key of one (local.lr, rounds).
 
     Of an algorithm: state, messages and cost in a round, and its options. Of the
     folder of a run (runs/one, ./one): how far it is, its result, the metrics of each client that
@@ -140,21 +140,42 @@ def _pages_of(name: str) -> str:
     """The page of a name; of several things of one name, all of them. Raises ConfigError."""
     matches = [(topic, registry) for topic in _WHERE if name in (registry := registry_of(topic))]
     if not matches:
-        if is_own(name):
-            raise ConfigError(
-                f"show runs no file; `fedloom check {name}` tries a part, and `fedloom run digits "
-                f"KEY={name} --dry-run` prints its settings"
-            )
-        kind = next((topic for topic in TOPICS if topic in (name, f"{name}s")), None)
-        if kind is not None:
-            raise ConfigError(f"'{name}' is a kind of names; `fedloom list {kind}` has the names")
-        raise ConfigError(f"{unknown('name', name, every_name())} See `fedloom list`")
+        return _setting(name)
     pages = []
     for topic, registry in matches:
         entry, path = registry[name], _WHERE[topic][1]
         more = _SHOW[topic](name, entry) if topic in _SHOW else _with_options(path, name)
         pages.append("\n\n".join([f"{name} ({registry.kind})", _words(entry), *more]).rstrip())
     return "\n\n".join(pages)
+
+
+def _setting(name: str) -> str:
+    """The page of a key of a table without a name. Raises ConfigError for what is none."""
+    from fedloom.config.help_texts import TABLES, setting_named, settings_in
+
+    if is_own(name):
+        raise ConfigError(
+            f"show runs no file; `fedloom check {name}` tries a part, and `fedloom run digits "
+            f"KEY={name} --dry-run` prints its settings"
+        )
+    kinds = {path or topic: topic for topic, (_, path) in _WHERE.items()}
+    kinds |= {topic.removesuffix("s"): topic for topic in TOPICS}
+    if (kind := kinds.get(name, name if name in TOPICS else None)) is not None:
+        raise ConfigError(f"'{name}' is a kind of names; `fedloom list {kind}` has the names")
+    keys = {s.key: (s, table) for table in TABLES for s in settings_in(table)}
+    if (key := setting_named(name)) in keys:
+        setting, where = keys[key]
+        return f"{key} (key of the table {where})\n\n{_options([setting])}"
+    table = "local.schedule" if name == "local.decay" else name.rpartition(".")[0]
+    if (kind := kinds.get(table)) is not None:
+        raise ConfigError(
+            f"'{name}' is an option of a name; `fedloom show NAME` has its options, and `fedloom "
+            f"list {kind}` the names"
+        )
+    names = {*every_name(), *keys}
+    hint = did_you_mean(name, [key for key in names if key.rpartition(".")[0] == table])
+    near = f"; {hint}" if hint.startswith("did you mean") else ""
+    raise ConfigError(f"unknown name '{name}'{near}; `fedloom list` has all names")
 
 
 def every_name() -> set[str]:
