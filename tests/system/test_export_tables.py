@@ -417,3 +417,14 @@ def test_a_run_of_one_model_has_none_of_clients(run, fedloom):
     run()
     text = fedloom("export", "a", "--client", "lyon", code=2).output
     assert "--client lyon: all clients of 'a' use one model; export it without --client" in text
+
+
+def test_a_federations_run_is_gone_on_with_by_deploy(run, fedloom):
+    run()
+    Path("federation.toml").touch()  # as beside a deployed run, whose tables are elsewhere
+    for name in ("a/model.safetensors", *(f"{site}.csv" for site in SITES)):
+        Path(name).unlink()
+    text = fedloom("export", "a", code=2).output
+    assert "'a' has not ended" in text and "end it with `fedloom deploy run .`" in text
+    text = fedloom("run", "--resume", "a", code=2).output
+    assert text == "error: 'a' is a federation's, which `fedloom deploy run .` goes on with\n"

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from fedloom.cli import exported
 from fedloom.config import Config
 from fedloom.data.own import cells
-from fedloom.errors import CheckpointError, ConfigError, SettingError
+from fedloom.errors import CheckpointError, ConfigError, DataError, SettingError
 from fedloom.evaluation.scorer import keeps_no_statistics, samples
 from fedloom.evaluation.sizes import part_of
 from fedloom.models import with_statistics
@@ -32,7 +32,7 @@ from fedloom.models.recurrent import RecurrentNet
 from fedloom.report import Run
 from fedloom.server import rounds
 from fedloom.storage.atomic import write_out
-from fedloom.storage.manifest import BEST, check_file, round_folders
+from fedloom.storage.manifest import BEST, check_file, deployed, resuming, round_folders
 from fedloom.storage.records import write_tensors
 
 from .export_check import ExportFacts
@@ -55,7 +55,15 @@ def newest(run: Run, config: Config | None, client: str | None) -> Newest:
             f"'{path}' was started from Python and is not finished: only that code knows its "
             "model; finish it there"
         )
-    restored = config.experiment().open(path)
+    try:
+        restored = config.experiment().open(path)
+    except (ConfigError, DataError) as error:
+        if not deployed(path):
+            raise
+        raise ConfigError(
+            f"'{path}' has not ended, and the model of a checkpoint cannot be made without the "
+            f"data, which are at the nodes ({error}); end it with {resuming(path)}"
+        ) from None
     module = restored.exported()
     return weights_of(module), module, restored.state.round, None
 

@@ -14,6 +14,7 @@ from fedloom.core.parsing import is_file
 from fedloom.errors import CheckpointError, ConfigError, FedloomError
 from fedloom.storage.atomic import reason, remedy
 from fedloom.storage.identity import LATER, differing
+from fedloom.storage.manifest import deployed, resuming
 
 from .printing import COUNT, is_first_rank, print_line
 
@@ -196,6 +197,8 @@ def _resume_all(words: Sequence[str], quiet: bool, changed_code: bool) -> None:
     from fedloom.study import state_of
 
     def resume(run: Path) -> None:
+        if deployed(run):
+            raise ConfigError(f"'{run}' is a federation's, which {resuming(run)} goes on with")
         config = from_run(run, changes, own=True, changed=changed_code)
         _train(config, run, quiet, fresh=False)
 
