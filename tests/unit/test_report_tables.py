@@ -153,6 +153,13 @@ def test_groups_with_one_label_are_told_apart_by_their_settings(tmp_path):
     assert [g.label for g in groups_at(*runs)] == [f"FedAvg (weighting {x})" for x in "uvw"]
 
 
+def test_a_part_in_a_label_is_called_by_its_name_alone(tmp_path):
+    parts = ("", 'private = { name = "fedper", layers = [] }', 'private = { name = "fedbn" }')
+    runs = [fake_run(tmp_path / str(i), [0.5], config=part) for i, part in enumerate(parts)]
+    words = ["no private", "private fedper", "private fedbn"]
+    assert [group.label for group in groups_at(*runs)] == [f"FedAvg ({word})" for word in words]
+
+
 def test_a_mean_line_has_only_rounds_that_all_seeds_measured(tmp_path):
     (group,) = groups_at(
         fake_run(tmp_path / "a", [0.2, None, 0.6, 0.8], summary=False),

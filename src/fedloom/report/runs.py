@@ -403,12 +403,14 @@ def _difference(group: Group, same: Sequence[Group]) -> str:
         if not varies(key) and len({show_value(flat.get(key)) for flat in flats}) > 1
     ]
     keys.sort(key=lambda key: not key.startswith("algorithm."))
+    named = {key.rpartition(".")[0] for key in keys if key.endswith(".name")}
+    keys = [k for k in keys if k.endswith(".name") or k.rpartition(".")[0] not in named]
     tails = Counter(key.rpartition(".")[2] for key in keys)
     parts = []
     for key in keys[:3]:
-        tail = key.rpartition(".")[2]
-        name = tail if tails[tail] == 1 and tail != "name" else key
-        parts.append(f"{name} {show_value(settings[key]) if key in settings else 'unset'}")
+        table, _, tail = key.rpartition(".")
+        name = table if tail == "name" else tail if tails[tail] == 1 else key
+        parts.append(f"{name} {show_value(settings[key])}" if key in settings else f"no {name}")
     parts += [f"{len(keys) - 3} more"] if len(keys) > 3 else []
     return ", ".join(parts) or "same settings"
 
