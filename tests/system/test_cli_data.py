@@ -183,6 +183,12 @@ def test_what_is_described_is_what_a_run_would_train_on(fedloom):
     lines = fedloom("data", "partition", "heart").stdout.splitlines()
     sites = ["cleveland", "hungarian", "switzerland", "va"]
     assert [line.split()[0] for line in lines[-4:]] == sites
+    left_out = "missing = drop: rows with an empty cell are left out here"
+    assert left_out in fedloom("describe", "heart.toml", "missing=drop").stdout
+    assert left_out not in fedloom("describe", "heart.toml").stdout
+    words = ("heart.toml", "rounds=1", "algorithm=fedavg", "model=logistic", "model.inputs=3")
+    said = fedloom("data", "partition", *words, "data.missing=drop", "partition=natural").stdout
+    assert "\n  rows with an empty cell             30, left out\n" in said
     Path("heart.toml").write_text("[data]\nname = 'digits'\n", encoding="utf-8")
     assert "only a table can be desc" in fedloom("describe", "heart.toml", code=2).stderr
     one = ["age,site,y", *(f"{n},{'ab'[n % 2]},{n % 3}" for n in range(60))]

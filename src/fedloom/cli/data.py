@@ -129,7 +129,9 @@ def partition_command(settings: tuple[str, ...], plot: Path | None, save: Path |
     source, changes, _ = split_settings(settings, None)
     data = resolve(source, changes).data()
     click.echo(_heading(data))
-    click.echo(table(_rows(measure(data))))
+    dropped = data.about.get("dropped")
+    left_out = [("rows with an empty cell", f"{dropped:,}, left out")] if dropped else []
+    click.echo(table([*_rows(measure(data)), *left_out]))
     click.echo(f"\n{table(_glance(by_client(data)))}")
     if plot is not None:
         click.echo(f"  picture in {_draw(data, plot)}")

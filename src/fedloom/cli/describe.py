@@ -65,6 +65,9 @@ def describe_command(
     selected = live({key: value for key, value in options.items() if key in settings})
     with origin.blame("data", options):
         sites = described_clients(selected | ({"path": paths} if paths else {}), least)
+    if selected.get("missing") == "drop" and not json_too:
+        note = "missing = drop: rows with an empty cell are left out here, as in a run"
+        click.echo(folded(note, page_width()))
     click.echo(as_json(in_json(sites)) if json_too else in_tables(sites))
 
 
