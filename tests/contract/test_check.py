@@ -36,6 +36,7 @@ from fedloom.objectives import (
     SquaredError,
 )
 from fedloom.submodels import FIARSE, SUBMODELS
+from support.own_stages import Frozen, Noise, Signs, Slow
 
 ENGINE = ("vectorised:3",)
 BROKEN = [
@@ -46,6 +47,7 @@ BROKEN = [
         ("sub-model scheme", broken.VIEWS),
         ("codec", broken.CODECS),
         ("aggregation", broken.AGGREGATIONS),
+        ("stage", broken.STAGES),
     )
     for case in cases
 ]
@@ -79,12 +81,13 @@ def test_a_fault_is_found_and_explained(kind, make, name, words):
 # The first of every kind here, all of them below: a second each.
 REGISTERED = [
     ("aggregation", "of a user", lambda n: Gather(f=lambda rows, weights: rows.amax(0))),
+    *(("stage", one.__name__, lambda _, one=one: one()) for one in (Noise, Frozen, Signs, Slow)),
     *(("algorithm", n, make_algorithm) for n in ALGORITHMS),
     *(("objective", n, lambda n: OBJECTIVES[n]()) for n in OBJECTIVES),
     *(("sub-model scheme", n, lambda n: SUBMODELS[n]()) for n in SUBMODELS),
     *(("codec", n, lambda n: CODECS[n]()) for n in CODECS),
 ]
-FAST = {"scaffold", "fiarse", "of a user"}
+FAST = {"scaffold", "fiarse", "of a user", "Frozen"}
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from .codecs import CodecContract
 from .engine_agreement import Contract
 from .objectives import ObjectiveContract
 from .outcome import Outcome, Report, carry_out
+from .stages import StageContract
 from .tiny_federation import Setup
 from .views import ViewContract
 
@@ -32,8 +33,9 @@ CONTRACTS: dict[str, type[Contract]] = {
     "sub-model scheme": ViewContract,
     "codec": CodecContract,
     "aggregation": AggregationContract,
+    "stage": StageContract,
 }
-_WHAT = "an Algorithm, an Objective, a SubModel, a Codec or an Aggregation"
+_WHAT = "an Algorithm, an Objective, a SubModel, a Codec, an Aggregation or a Stage"
 _TRIED = (
     ", which are checked here; a model, data, a metric and a loss that is a function are tried "
     "before round 1: `fedloom run digits metrics=FILE.py:NAME --dry-run`"
@@ -47,8 +49,8 @@ def check(
     model: Any = None,
     data: FederatedData | None = None,
 ) -> Report:
-    """Carry out the contract on a part or class: an algorithm, objective, sub-model scheme, codec
-    or aggregation.
+    """Carry out the contract on a part or class: an algorithm, objective, sub-model scheme, codec,
+    aggregation or stage.
 
     engines: those that must agree with the serial one. The runs take seconds; workers are
     processes, whose start takes most of them. name: what the report calls the part. model, data: of

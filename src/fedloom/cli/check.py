@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "program", is_flag=True, help="For programs (docs/schemas/check.json).")
 def check_command(target: str, model: str | None, data: str | None, program: bool) -> None:
-    """Check an algorithm, objective, sub-model scheme, codec or aggregation of your own.
+    """Check an algorithm, objective, sub-model scheme, codec, aggregation or stage of your own.
 
     \b
     fedloom check my_algorithm.py            every part that the file defines
