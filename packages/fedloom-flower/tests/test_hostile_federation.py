@@ -9,6 +9,7 @@ import stat
 import struct
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -324,12 +325,19 @@ def test_a_private_round_that_cannot_be_saved_ends_the_run_and_none_is_paid_twic
 
 
 def test_a_runs_folder_has_no_token(monkeypatch):
-    words, told = ["--token", "a1b2", "--root-certificates", "ca", "--api-key=c3"], []
-    for program in ("fedloom", "flwr-serverapp"):
-        monkeypatch.setattr(sys, "argv", [program, *words])
-        told.append(environment()["command"])
-    hidden = "fedloom --token ... --root-certificates ca --api-key=..."
-    assert told == [hidden, "fedloom deploy run"]
+    words = ["--token", "a1b2", "--root-certificates", "ca", "--api-key=c3"]
+    monkeypatch.setattr(sys, "argv", ["flwr-serverapp", *words])
+    hidden = "flwr-serverapp --token ... --root-certificates ca --api-key=..."
+    assert environment()["command"] == hidden
+
+
+def test_a_runs_folder_names_the_command_for_which_flower_began_its_process(monkeypatch):
+    server = pytest.importorskip("fedloom_flower.flower_app.server", reason="needs Flower")
+    told = []
+    monkeypatch.setattr(sys, "argv", ["flwr-serverapp", "--token", "a1b2"])
+    monkeypatch.setattr(server, "serve", lambda *_: told.append(environment()["command"]))
+    server._main(None, SimpleNamespace(run_config={"folder": "."}))
+    assert told == ["fedloom deploy run"]
 
 
 # ------------------------------ nodes whose files fail

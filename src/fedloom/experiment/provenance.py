@@ -270,12 +270,10 @@ def _words(argv: Sequence[str]) -> Iterator[str]:
 def _command(argv: Sequence[str]) -> str:
     """The command that was started, as typed.
 
-    >>> _command(["/bin/fedloom", "run", "digits"]), _command(["/bin/flwr-serverapp", "--port=9"])
-    ('fedloom run digits', 'fedloom deploy run')
+    >>> _command(["/bin/fedloom", "run", "digits"])
+    'fedloom run digits'
     """
     name = os.path.basename(argv[0])
-    if name.startswith("flwr-"):  # a process that Flower began for the user's command
-        return "fedloom deploy run"
     return " ".join(["python -m fedloom" if name == "__main__.py" else name, *_words(argv[1:])])
 
 

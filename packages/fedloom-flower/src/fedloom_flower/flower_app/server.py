@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import httpx
@@ -67,6 +68,7 @@ def _reply(message: Message) -> Reply:
 
 
 def _main(grid: Grid, context: Context) -> None:
+    sys.argv = ["fedloom", "deploy", "run"]  # for which Flower began this process, with a token
     fed = Folder(Path(str(context.run_config["folder"])))
     command = describe if context.run_config.get("describe") else serve
     command(fed, lambda clients: MessageExchange(GridTransport(grid, clients)))
