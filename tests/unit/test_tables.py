@@ -222,7 +222,8 @@ def test_files_that_do_not_fit_are_refused_by_name(hospitals, options, says):
 @pytest.mark.parametrize("per_client", [False, True])
 def test_one_file_has_no_natural_clients_without_a_column(hospitals, tmp_path, per_client):
     options = {"path": f"{tmp_path}/hospitals/lyon.csv", "columns": HOT, "per_client": per_client}
-    refused(lambda: hospitals(**options, standardise=True), "give several files ... or client, the column")
+    says = "give several files ... or client, the column"
+    refused(lambda: hospitals(**options, standardise=True), says)
 
 
 @pytest.mark.parametrize(
