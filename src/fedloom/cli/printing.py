@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from fedloom.core.text_table import aligned, one_line, width_of
+from fedloom.core.text_table import aligned, escaped_line, width_of
 from fedloom.errors import FedloomError
 
 PATH, COUNT = click.Path(path_type=Path), click.IntRange(min=1)
@@ -74,7 +74,7 @@ def table(lines: Sequence[Sequence[str]], space: int | None = None) -> str:
         return ""
     if space is None and sys.stdout.isatty():
         space = shutil.get_terminal_size().columns
-    cells = [[one_line(cell) for cell in line] for line in lines]
+    cells = [[escaped_line(cell) for cell in line] for line in lines]
     text = aligned(cells, widths=_widths([*zip(*cells, strict=True)], space))
     return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
 

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedloom.core.text_table import aligned, one_line, width_of
+from fedloom.core.text_table import aligned, escaped_line, width_of
 from fedloom.report import human_bytes, human_seconds
 from fedloom.report.table_text import Column, columns, select_columns
 from fedloom.report.tables import human_size, human_target, human_value, skew_of, skew_words
@@ -143,7 +143,7 @@ def fitted(
         return ""
     first, *others = selected
     room = max(space - _width(others) - 2, 10)
-    labels = [textwrap.fill(one_line(c), room, subsequent_indent="  ") for c in first.cells]
+    labels = [textwrap.fill(escaped_line(c), room, subsequent_indent="  ") for c in first.cells]
     lines = [*zip(labels, *(column.cells for column in others), strict=True)]
     text = aligned(lines, [column.head for column in selected])
     if not (dropped := len(whole) - len(selected)):

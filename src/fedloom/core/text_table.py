@@ -41,7 +41,7 @@ def width_of(cell: str) -> int:
     return max(map(cell_len, cell.split("\n")))
 
 
-def one_line(text: str) -> str:
+def escaped_line(text: str) -> str:
     """A text on one line, without control characters for the terminal."""
     line = " ".join(text.split())
     return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda match: f"\\x{ord(match[0]):02x}", line)

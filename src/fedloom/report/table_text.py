@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pydantic_core import to_json
 
 from fedloom.core.curves import Value
-from fedloom.core.text_table import aligned, one_line
+from fedloom.core.text_table import aligned, escaped_line
 from fedloom.errors import ConfigError, did_you_mean
 from fedloom.evaluation.declared import unit_of
 
@@ -205,7 +205,7 @@ def table_cells(
 def as_text(rows: Sequence[Row], names: Iterable[str] | None = None) -> str:
     """Write the table with aligned columns; empty for no rows. names: see `select_columns`."""
     heads, lines = table_cells(rows, names)
-    return f"{aligned([[*map(one_line, line)] for line in lines], heads)}\n" if heads else ""
+    return f"{aligned([[*map(escaped_line, line)] for line in lines], heads)}\n" if heads else ""
 
 
 def as_markdown(rows: Sequence[Row], names: Iterable[str] | None = None) -> str:
@@ -245,7 +245,7 @@ def _value(row: Row, key: str, spread: str | None = None) -> str:
 
 
 def _markdown(text: str) -> str:
-    return one_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+    return escaped_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
 def as_csv(rows: Sequence[Row]) -> str:
