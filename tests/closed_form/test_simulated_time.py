@@ -192,6 +192,13 @@ def test_fedbuff_is_fedavg_under_the_clock():
     assert same(ends[0].state.srv, ends[1].state.srv)
 
 
+def test_without_devices_the_clock_takes_the_speeds_of_lognormal():
+    clock = Asynchronous(buffer=1, concurrency=2)
+    ends = [last(two(clock, devices=profile), 5) for profile in (None, LogNormal())]
+    rows = [[row["simulated_seconds"] for row in loop.log.history] for loop in ends]
+    assert rows[0] == rows[1] and same(ends[0].state.srv, ends[1].state.srv)
+
+
 def test_a_client_whose_update_is_not_finite_is_left_out_of_its_step():
     class Spoilt(FedAvg):
         def finish(self, x, loc, msg, mem, job):
