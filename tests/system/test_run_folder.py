@@ -74,7 +74,7 @@ def test_a_folder_with_something_in_it_is_no_place_for_a_run(name, tmp_path):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text("mine")
     run = lambda: experiment(rounds=1).run(tmp_path)
-    refused(run, "exists and is not empty; choose another folder", kind=ConfigError)
+    refused(run, "is not empty; choose another folder (--out, in", kind=ConfigError)
     assert content(tmp_path) == {Path(name): b"mine"}
 
 

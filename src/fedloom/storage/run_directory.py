@@ -142,7 +142,7 @@ class RunDirectory:
 
     def _make(self, folder: Path) -> None:
         if self.path.exists() and not self.free():
-            how = "choose another folder with out="
+            how = "choose another folder (--out, in Python out=)"
             if not self.path.is_dir():
                 raise ConfigError(f"'{self.path}' exists and is not a folder; {how}")
             if (self.path / "config.toml").exists():
