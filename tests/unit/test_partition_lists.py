@@ -156,6 +156,7 @@ def cut(targets, seed, at: int = 2): return [list(range(at)), list(range(at, len
 def made(clients: int = 3): return Odd(clients)
 def wrong(targets, seed): return {0: [1]}
 def floats(targets, seed): return [[0.5]]
+def fails(targets, seed): return [targets.nothing]
 """
 
 
@@ -179,6 +180,7 @@ def test_a_partition_of_a_users_own_returns_lists_of_indices(tmp_path, monkeypat
     for words, says in (
         (["partition=mine.py:wrong"], "partition wrong returned a dict; return a list of indices"),
         (["partition=mine.py:floats"], "partition floats: the indices of client 0 ... float64"),
+        (["partition=mine.py:fails"], "partition fails failed, mine.py, line 12: AttributeError"),
         (["partition=mine.py:cut", "data.partition.clients=3"], "mine.py:cut' has no key 'clients"),
     ):
         refused(lambda words=words: sizes(*words), says)

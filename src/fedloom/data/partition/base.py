@@ -15,9 +15,10 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from fedloom.core.hyper import Hyper, Part, PositiveInt
+from fedloom.core.own_parts import line_of
 from fedloom.core.rng import key
 from fedloom.data.client_indices import Ints, Partition, Ragged, as_lists
-from fedloom.errors import DataError
+from fedloom.errors import DataError, FedloomError
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Clients = Annotated[PositiveInt, Hyper(meaning="number of clients")]
@@ -195,7 +196,16 @@ class ByFunction:
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
         """Call the function. Raises DataError for anything but lists of indices."""
-        return as_lists(self.function(targets, seed, **self.options), self.function)
+        try:
+            result = self.function(targets, seed, **self.options)
+        except FedloomError:
+            raise
+        except Exception as error:  # whatever a user's function raises
+            place = f", {line}" if (line := line_of(error)) else ""
+            text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            name = self.function.__name__
+            raise DataError(f"partition {name} failed{place}: {text}; correct it") from error
+        return as_lists(result, self.function)
 
     def about(self) -> dict[str, Any]:
         """The function's name, and its options."""
