@@ -166,6 +166,11 @@ def test_a_name_that_has_no_page_says_where_to_look(name, says, fedloom):
     assert says in fedloom("show", name, code=2).output
 
 
+def test_a_command_that_there_is_not_is_answered_with_the_nearest(fedloom):
+    assert fedloom("rn", code=2).output == "error: unknown command 'rn'; did you mean 'run'?\n"
+    assert "known: advise, check, compare, " in fedloom("ql", code=2).output
+
+
 @pytest.mark.parametrize(
     ("name", "key", "table"),
     [

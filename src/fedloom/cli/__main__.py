@@ -24,7 +24,7 @@ from fedloom._version import __version__
 from fedloom.core.commit import own_commit
 from fedloom.core.extras import added, install
 from fedloom.core.parsing import shortened
-from fedloom.errors import CompositionError, ConfigError, DataError, FedloomError
+from fedloom.errors import CompositionError, ConfigError, DataError, FedloomError, unknown
 
 from .printing import is_first_rank
 
@@ -63,6 +63,15 @@ class Commands(click.Group):
                 f"`fedloom {name}` is of a package of its own; {install(_ADDED[name])}"
             )
         return None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See click. Raises ConfigError for a command that there is not."""
+        is_name = args[0][:1] != "-" and not ctx.resilient_parsing  # as at Tab
+        if is_name and self.get_command(ctx, args[0]) is None:
+            raise ConfigError(unknown("command", args[0], self.list_commands(ctx)))
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands that a beginner needs, and then the others."""
