@@ -78,6 +78,12 @@ def test_a_folder_with_something_in_it_is_no_place_for_a_run(name, tmp_path):
     assert content(tmp_path) == {Path(name): b"mine"}
 
 
+def test_a_run_from_python_goes_on_with_resume(tmp_path):
+    experiment(rounds=1).run(tmp_path)
+    run = lambda: experiment(rounds=1).run(tmp_path)
+    refused(run, "go on with Experiment(...).resume(", kind=ConfigError)
+
+
 def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(whole, tmp_path):
     """Its rounds would be cut away."""
     run = Path(shutil.copytree(whole.path, tmp_path / "run"))

@@ -146,7 +146,9 @@ class RunDirectory:
             if not self.path.is_dir():
                 raise ConfigError(f"'{self.path}' exists and is not a folder; {how}")
             if (self.path / "config.toml").exists():
-                how = f"go on with {self.resume} if it is this run, or {how}"
+                python = f"Experiment(...).resume('{self.path}')"
+                resume = python if self.read_config().get("source") == "python" else self.resume
+                how = f"go on with {resume} if it is this run, or {how}"
             raise ConfigError(f"'{self.path}' exists and is not empty; {how}")
         try:
             make_folder(folder)
