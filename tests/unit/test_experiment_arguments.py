@@ -165,6 +165,11 @@ def test_what_is_hardly_meant_is_said_before_the_run(parts, words, caplog):
     assert re.search(words, caplog.text) if words else not caplog.records
 
 
+def test_labels_written_as_real_numbers_are_told_from_a_regression():
+    with pytest.raises(FedloomError, match="equal ones; for classes give integers"):
+        experiment(**pairs(ROWS, LABELS.float(), 2)).run()
+
+
 class Pair(nn.Module):
     def __init__(self):
         super().__init__()

@@ -275,10 +275,10 @@ class SquaredError(Objective):
         outputs, targets = one_tensor(outputs), batch[1]
         if outputs.shape != targets.shape:
             if outputs.numel() != targets.numel():
-                pixels = "; for a class of each pixel give integers" * (targets.ndim > 2)
+                what = "for a class of each pixel" if targets.ndim > 2 else "for classes"
                 raise DataError(
                     f"the model's output has shape {list(outputs.shape)} and the targets have "
-                    f"{list(targets.shape)}; a squared error needs equal ones{pixels}"
+                    f"{list(targets.shape)}; a squared error needs equal ones; {what} give integers"
                 )
             outputs = outputs.reshape(targets.shape)
         each: Tensor = (outputs - targets).square()
