@@ -211,6 +211,13 @@ def test_without_torchmetrics_its_names_say_what_to_install(monkeypatch):
         resolve("digits", ["metrics=auc"])
 
 
+def test_fedlooms_own_metrics_have_the_direction_of_their_definition():
+    own = {name: m.higher_is_better for name, m in DECLARED.items() if not m.class_name}
+    better_low = {"perplexity", "brier"}
+    assert {name for name, higher in own.items() if higher is False} == better_low
+    assert {name for name, higher in own.items() if higher} == {*own} - better_low
+
+
 def test_which_metrics_are_better_high_is_what_their_own_classes_say():
     own = {"concordance": Concordance, "dice": Overlap, "iou": Overlap}
     for name, metric in DECLARED.items():

@@ -167,7 +167,6 @@ COMMANDS = [
     ("referee no.py:Mine --against fedavg", "does not exist"),
     ("referee fedprox --against fedavg digits local.lr=x", "local.lr"),
     ("referee fedprox --against fedavg nothing", "nothing"),
-    ("referee fedprox --against fedavg --tune algorithm.nu=1,2", "no method has"),
     (f"referee fedprox --against fedavg {BRIEF} --minutes 0.0001", "give --minutes 1"),
     ("advise digits data.clients=1", "has one client"),
     ("advise digits local.lrr=1", "did you mean 'lr'"),

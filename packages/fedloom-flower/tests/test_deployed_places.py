@@ -483,6 +483,13 @@ def test_a_site_may_load_its_data_by_a_function_of_its_own(tmp_path):
         ClientSite(fed.node(0), site)
 
 
+@pytest.mark.parametrize(("evaluate", "agreed"), [("server", True), ("nodes", False)])
+def test_what_the_sites_say_before_round_1_is_not_agreed_on_before(evaluate, agreed, tmp_path):
+    words = ["data.clients=3", "rounds=1", f"federation.evaluate={evaluate}"]
+    typed("deploy", "new", "digits", *words, "--out", tmp_path / "fed")
+    assert Folder(tmp_path / "fed").agreement_file.exists() == agreed
+
+
 def test_deploy_new_says_which_files_go_to_the_sites(fed, tmp_path, monkeypatch):
     monkeypatch.setattr("fedloom_flower.new.make_authority", lambda *_: None)
     monkeypatch.setattr("fedloom_flower.new.make_node_key", lambda _: f"{KEY}AAA0")

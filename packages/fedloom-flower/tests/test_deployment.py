@@ -21,12 +21,15 @@ from fedloom.compression.codecs import MAKERS, QSGD, TopK
 from fedloom.compression.error_feedback import EF21, Forget, Residual
 from fedloom.compression.link import FieldCodec, Link
 from fedloom.core.vector import rec
+from fedloom.engines.base import TooFewError
+from fedloom.engines.client_results import RangeResult
 from fedloom.engines.client_round import Client
 from fedloom.errors import CompositionError
 from fedloom.federation.attacks import Alie
 from fedloom.objectives import MOON, FedLC
 from fedloom.storage import world
 from fedloom.submodels import FIARSE, FedBN, FedPer, FedRep, FedRolex, FjORD, HeteroFL
+from fedloom_flower.attendance import Attendance
 from fedloom_flower.engine import FederationEngine
 from fedloom_flower.folder import Folder
 from fedloom_flower.message import ANSWER, ASK, Refusal, decode, encode
@@ -190,6 +193,13 @@ def test_an_answer_that_cannot_be_read_is_asked_for_again_in_the_next_draw(tmp_p
 
 
 @pytest.mark.usefixtures("accounts_at_hand")
+def test_questions_that_nobody_answers_are_not_asked_again_of_others():
+    attendance = Attendance(min_updates=1, max_failed_rounds=None, redraws=0)
+    with pytest.raises(TooFewError) as caught:
+        attendance.note_answers(RangeResult([], {}, []), 0)
+    assert not caught.value.again
+
+
 def test_a_private_round_is_not_drawn_again():
     """Its accounts count on the first draw, whoever answers."""
     rows = []

@@ -11,7 +11,7 @@ from scipy.stats import ttest_1samp
 
 from fedloom.report.statistics import p_text
 from fedloom_papers.catalogue import ENTRIES, entry
-from fedloom_papers.measure import Context, goals, number
+from fedloom_papers.measure import LOWER, METRICS, Context, goals, number
 from fedloom_papers.pages import page
 from fedloom_papers.plan import plan
 from fedloom_papers.series import smoothed
@@ -222,3 +222,11 @@ def test_where_lower_is_better_a_claim_has_its_sign_and_its_true_round():
     text = page(found, ())
     assert "training loss, round 30 (100 in the paper)" in text
     assert "training loss, round 150 (500 in the paper)" in text
+
+
+def test_of_costs_and_losses_less_is_better():
+    words = ("loss", "seconds", "rounds to", "traffic", "models sent", "perplexity", "roughness")
+    costs = {name for name, one in METRICS.items() if any(word in one.words for word in words)}
+    speed_ups = {name for name in costs if "speed-up" in METRICS[name].words}
+    over = {"fedsmoo_sec_per_round_over_this"}  # the rival's seconds: how much slower FedSMOO is
+    assert costs - speed_ups - over <= {*LOWER} and not (speed_ups | over) & {*LOWER}
