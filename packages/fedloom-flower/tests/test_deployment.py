@@ -192,7 +192,6 @@ def test_an_answer_that_cannot_be_read_is_asked_for_again_in_the_next_draw(tmp_p
     assert same(ours.srv, run(make()).srv) and [r.client for r in engine.refused] == [2]
 
 
-@pytest.mark.usefixtures("accounts_at_hand")
 def test_questions_that_nobody_answers_are_not_asked_again_of_others():
     attendance = Attendance(min_updates=1, max_failed_rounds=None, redraws=0)
     with pytest.raises(TooFewError) as caught:
@@ -200,6 +199,7 @@ def test_questions_that_nobody_answers_are_not_asked_again_of_others():
     assert not caught.value.again
 
 
+@pytest.mark.usefixtures("accounts_at_hand")
 def test_a_private_round_is_not_drawn_again():
     """Its accounts count on the first draw, whoever answers."""
     rows = []

@@ -146,8 +146,12 @@ class RunDirectory:
             if not self.path.is_dir():
                 raise ConfigError(f"'{self.path}' exists and is not a folder; {how}")
             if (self.path / "config.toml").exists():
-                python = f"Experiment(...).resume('{self.path}')"
-                resume = python if self.read_config().get("source") == "python" else self.resume
+                resume = self.resume
+                with contextlib.suppress(
+                    CheckpointError
+                ):  # what is damaged is named when the run goes on
+                    if self.read_config().get("source") == "python":
+                        resume = f"Experiment(...).resume('{self.path}')"
                 how = f"go on with {resume} if it is this run, or {how}"
             raise ConfigError(f"'{self.path}' exists and is not empty; {how}")
         try:
