@@ -15,6 +15,7 @@ import pickle
 import re
 import runpy
 import sys
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -68,7 +69,9 @@ def load() -> Callable[[Any], Any]:
         raise FileNotFoundError(f"{file} is missing: it belongs beside the script")
     logging.getLogger("torch.export").setLevel(logging.CRITICAL)  # it warns of older files, and
     try:  # says at length what is raised
-        network: Any = torch.export.load(harmless(file)).module()
+        with warnings.catch_warnings():  # torch 2.11 reads its own file with a warning
+            warnings.filterwarnings("ignore", "The given buffer is not writable")
+            network: Any = torch.export.load(harmless(file)).module()
     except pickle.UnpicklingError as error:
         raise RuntimeError(f"{file} is refused: it {refusal(error)}; {BY_HAND}") from error
     except Exception as error:  # of any type: torch promises none for another version's file
