@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 import sys
+import warnings
 
 import pairs
 import pytest
@@ -31,11 +32,13 @@ from fedloom.compression.error_feedback import Forget, Residual
 from fedloom.compression.link import FieldCodec, Link
 from fedloom.config import from_run, resolve
 from fedloom.core.layout import Layout
+from fedloom.core.net import Net
 from fedloom.core.vector import leaves, rec
 from fedloom.data import Ragged, from_clients
 from fedloom.engines.client_results import Request, TrainTask
 from fedloom.engines.evaluation_batches import evaluation_task
 from fedloom.errors import ClientError, ConfigError, DataError
+from fedloom.models import LSTM
 from fedloom.objectives import CrossEntropy
 from fedloom.submodels import FIARSE, whole
 from support.device import DEVICE, REAL, agree, lies_there, rows_agree
@@ -404,3 +407,42 @@ def test_a_codec_computes_where_the_vector_is(name):
     chosen = int(codec.chooses)
     assert count.as_dict() == {"to_device": 0, "to_host": chosen, "reads": 1 + chosen}
     assert codec.on_device and torch.allclose(read.delta + memory.delta.e, v, atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------ LSTMs on CUDA
+def test_the_weights_of_our_lstm_are_one_piece_of_memory(monkeypatch):
+    """As cuDNN has them: from the beginning of a storage on, one behind the other."""
+    real, seen = torch.lstm, []
+
+    def lstm(a, state, weights, *rest):
+        seen.append(weights)
+        return real(a, state, weights, *rest)
+
+    monkeypatch.setattr(torch, "lstm", lstm)
+    net = Net(LSTM(3, 4, num_layers=2, batch_first=True)).to(DEVICE)
+    net.raw(net.init(), torch.zeros(2, 5, 3, device=DEVICE))
+    assert len(seen) == 2
+    for weights in seen:
+        start, place = weights[0].data_ptr(), 0
+        assert weights[0].untyped_storage().data_ptr() == start
+        for w in weights:
+            assert w.is_contiguous() and w.data_ptr() == start + place * w.element_size()
+            place += w.numel()
+
+
+def test_the_warning_about_pieces_is_kept_from_users_on_cuda_alone(monkeypatch):
+    class Warns(nn.LSTM):
+        def forward(self, inputs):
+            warnings.warn(
+                "RNN module weights are not part of single contiguous chunk", stacklevel=1
+            )
+            return inputs
+
+    net = Net(Warns(1, 1))
+    for kind, expected in (("cpu", 1), ("cuda", 0)):
+        monkeypatch.setattr(Net, "device", torch.device(kind))
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            net.raw(net.init(), torch.zeros(1))
+            net.evaluated(torch.zeros(1))
+        assert len(said) == 2 * expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -130,6 +131,7 @@ class Net:
         self.params = [p for _, p in trained]
         self._module_buffers = ModuleBuffers(self.module)
         self.draws = any(isinstance(m, HashedDropout) for m in self.module.modules())
+        self._recurrent = any(isinstance(m, nn.RNNBase) for m in self.module.modules())
         self._start = torch.cat([p.detach().reshape(-1) for p in self.params])
         self._start_buffers = self.buffers()
         self._bound: Tensor | None = None
@@ -266,12 +268,22 @@ class Net:
 
     def evaluated(self, inputs: Any) -> Any:
         """The module's output on `inputs` with the parameters that are bound, in full precision."""
-        return in_onednn(self.module, inputs) if self.onednn else self.module(inputs)
+        return in_onednn(self.module, inputs) if self.onednn else self._quiet(self.module, inputs)
 
     def _computed(self, forward: Callable[[Any], Any], inputs: Any) -> Any:
         if self.bf16:
-            return in_bfloat16(forward, inputs, self._start)
-        return in_onednn(forward, inputs) if self.onednn else forward(inputs)
+            return in_bfloat16(functools.partial(self._quiet, forward), inputs, self._start)
+        return in_onednn(forward, inputs) if self.onednn else self._quiet(forward, inputs)
+
+    def _quiet(self, forward: Callable[[Any], Any], inputs: Any) -> Any:
+        """Without the warning that the weights of an nn.LSTM are no one piece of memory: they are
+        pieces of x, which cuDNN puts together at every call.
+        """
+        if not (self._recurrent and self.device.type == "cuda"):
+            return forward(inputs)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "RNN module weights are not part of single")
+            return forward(inputs)
 
     @functools.cached_property
     def _slots(self) -> list[_Slot]:

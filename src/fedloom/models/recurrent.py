@@ -119,6 +119,10 @@ def _fused(a: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tens
     and without dropout the numbers are the same.
     """
     state = [h.unsqueeze(0), c.unsqueeze(0)]
+    if a.device.type != "cpu":  # cuDNN wants one piece of memory, and warns otherwise
+        whole = torch.cat([w.reshape(-1) for w in weights])
+        parts = torch.split(whole, [w.numel() for w in weights])
+        weights = [part.view(w.shape) for part, w in zip(parts, weights, strict=True)]
     out, h, c = torch.lstm(a, state, weights, len(weights) > 2, 1, 0.0, True, False, True)
     return out, h.squeeze(0), c.squeeze(0)
 
