@@ -293,18 +293,18 @@ DIGITS += ["data.partition=iid", "data.clients=4", "cohort=2", f"device={DEVICE}
 
 
 @pytest.mark.parametrize(
-    ("recipe", "engine", "chosen"),
-    [
-        ("fashion_dirichlet", "auto", "auto+serial"),  # two clients a round
-        ("digits", "vectorised", "vectorised:2"),
-    ],
+    ("engine", "chosen"),
+    [("auto", "auto+streams:2"), ("vectorised", "vectorised:2"), ("streams", "streams:2")],
 )
 def test_an_engine_that_suits_the_device_is_chosen_and_written_down(
-    recipe, engine, chosen, tmp_path, monkeypatch
+    engine, chosen, tmp_path, monkeypatch
 ):
+    seconds = {"vectorised:2": 3.0, "streams:2": 1.0, "serial": 2.0}
+    timed = lambda plan, fed, net, engine, clients: seconds[engine.text]
+    monkeypatch.setattr("fedloom.engines.auto.time_round", timed)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: pytest.fail("free memory"))
     given = [] if engine == "auto" else [f"engine={engine}"]
-    config = resolve(recipe, [*DIGITS, "rounds=1", *given])
+    config = resolve("fashion_dirichlet", [*DIGITS, "rounds=1", *given])
     assert config.values["engine"] == engine
     config.experiment().run(tmp_path / "run")
     assert from_run(tmp_path / "run").values["engine"] == chosen

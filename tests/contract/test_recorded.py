@@ -4,6 +4,7 @@ computed anew, in every kind of run (tests/cases.py); what cannot be replayed is
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 import weakref
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_engines_agree import MIXES, bits_agree
+from test_engines_agree import MIXES, agree_within, bits_agree
 from test_engines_agree import end as contract_end
 
 from cases import CASES
@@ -23,8 +24,9 @@ from fedloom.checks import check
 from fedloom.checks.tiny_federation import Trial
 from fedloom.cli.dry_run import measure
 from fedloom.core.vector import Rec, Vec, rec
-from fedloom.engines import Vectorised, recorded
+from fedloom.engines import Streams, Vectorised, recorded
 from fedloom.engines.recorded import Record, Recorded, StepContext, Threads
+from fedloom.errors import CompositionError
 from tiny import small
 
 pytestmark = pytest.mark.usefixtures("accounts_at_hand")
@@ -39,9 +41,11 @@ QUICK = {
 }
 
 
-def end(make: Callable[..., Trial], after: int) -> tuple[dict[str, Any], Recorded]:
+def end(
+    make: Callable[..., Trial], after: int, kind: type[Vectorised] = Vectorised
+) -> tuple[dict[str, Any], Recorded]:
     """How a run ends in chunks of 4, and its records. after: see Recorded."""
-    engine = Vectorised(4, after)
+    engine = kind(4, after)
     return contract_end(make(engine=engine)), engine.recorded
 
 
@@ -75,6 +79,23 @@ def test_every_kind_of_run_has_the_bits_of_steps_that_are_computed_anew(name: st
         assert not replays.refused  # it looks at whole batches: here each client trains alone
     else:
         assert replays.replayed and not replays.refused
+
+
+@pytest.mark.usefixtures("_unchecked")
+@pytest.mark.parametrize("name", _cases())
+def test_clients_row_by_row_are_replayed_and_agree_with_one_after_another(name: str) -> None:
+    """Replays to the bit, without vmap to rounding."""
+    make = functools.partial(ALL[name].make, dtype=torch.float64)
+    if name.startswith("constant buffers"):
+        with pytest.raises(
+            CompositionError, match=r"streams and .*: it changes its buffer 'calls'"
+        ):
+            end(make, 0, Streams)
+        return
+    result, replays = end(make, 0, Streams)
+    bits_agree(result, end(make, 10**9, Streams)[0])
+    agree_within(ALL[name].close, result, contract_end(make()))
+    assert replays.replayed or "feddecorr" in name
 
 
 # ----------------------------------------------------------------------------- what is not recorded
@@ -121,8 +142,10 @@ def test_a_method_that_cannot_be_replayed_runs_as_it_is_and_is_named_once(
 
 def test_check_and_the_estimate_say_what_cannot_be_replayed() -> None:
     for method, reason in ((Scaled(by="a tensor of its file"), OF_NOBODY), (FedAvg(), "")):
-        cost = measure(small(method, engine="vectorised:4"))
-        assert cost.not_replayed.startswith(reason) and bool(cost.not_replayed) is bool(reason)
+        for engine in ("vectorised:4", "auto+vectorised:4", "streams:4"):
+            cost = measure(small(method, engine=engine))
+            assert cost.not_replayed.startswith(reason)
+            assert bool(cost.not_replayed) is bool(reason)
     (row,) = (
         o for o in check(Scaled(by="a value"), ()).outcomes if o.name == "steps can be replayed"
     )

@@ -13,12 +13,23 @@ from fedloom.cli.dry_run import estimate
 from fedloom.config import resolve
 from fedloom.core.net import Net
 from fedloom.data import from_clients
-from fedloom.engines import Auto, Serial, Vectorised, Workers, auto, bits_of, make_engine, ranges
+from fedloom.engines import (
+    Auto,
+    Serial,
+    Streams,
+    Vectorised,
+    Workers,
+    auto,
+    bits_of,
+    make_engine,
+    one_step,
+    ranges,
+)
 from fedloom.engines.auto import Choice, choose_chunk, family_of
 from fedloom.engines.client_results import Request
 from fedloom.engines.ranges import default_chunk
 from fedloom.engines.together import Together
-from fedloom.errors import ClientError, ConfigError, WorkerError
+from fedloom.errors import ClientError, CompositionError, ConfigError, WorkerError
 from fedloom.experiment import processes
 from fedloom.federation.clock import Asynchronous
 from fedloom.recipes import RECIPES
@@ -115,6 +126,52 @@ def test_the_rule_asks_neither_clock_nor_machine(monkeypatch):
     monkeypatch.setattr("fedloom.engines.vectorised.processors", lambda: 1)
     assert family_of(loop.plan, loop.fed, loop.net, 24).family == "vectorised:24"
     assert torch.equal(torch.get_rng_state(), state)
+
+
+# -------------------------------------------------------------------------------------- on a GPU
+def fastest(monkeypatch, seconds):
+    """What is chosen where rounds take so long, by the engine's name; an error is raised."""
+    asked = []
+
+    def timed(plan, fed, net, engine, clients):
+        asked.append(engine.text)
+        if isinstance(result := seconds.get(engine.text, 1.0), Exception):
+            raise result
+        return result
+
+    loop = small(FedAvg()).build()
+    with monkeypatch.context() as patch:
+        patch.setattr(auto, "time_round", timed)
+        patch.setattr(Net, "device", torch.device("cuda", 0))
+        return family_of(loop.plan, loop.fed, loop.net, 40), asked
+
+
+def test_on_a_gpu_the_way_that_takes_the_least_time_is_chosen(monkeypatch):
+    choice, _ = fastest(monkeypatch, {"vectorised:40": 0.02, "streams:16": 0.003})
+    assert choice.family == "streams:16"
+    assert "vectorised:40 20 ms, streams:16 3 ms, serial 1e+03 ms" in choice.why
+
+
+def test_clients_that_a_gpu_cannot_hold_are_halved_and_ways_that_fail_left_out(monkeypatch):
+    full, no = ClientError("40 clients at once do not fit"), CompositionError("no vmap")
+    seconds = {"vectorised:40": full, "vectorised:20": full, "vectorised:10": 0.1}
+    choice, asked = fastest(monkeypatch, seconds | {"streams:16": no})
+    assert asked == ["vectorised:40", "vectorised:20", "vectorised:10", "streams:16", "serial"]
+    assert choice.family == "vectorised:10"
+    choice, _ = fastest(monkeypatch, {"vectorised:40": no, "streams:16": no})
+    assert choice.family == "serial"
+
+
+@pytest.mark.parametrize("kind", [Vectorised, Streams])
+def test_a_round_is_timed_once_its_steps_are_replayed_and_leaves_no_trace(kind, monkeypatch):
+    loop, engine = small(FedAvg(), local=Local(steps=30, batch=4)).build(), kind(4, after=1)
+    before = [v.clone() for v in loop.net.module.parameters()]
+    now = iter(range(99))
+    monkeypatch.setattr(auto.time, "perf_counter", lambda: next(now))
+    assert one_step.time_round(loop.plan, loop.fed, loop.net, engine, 4) == 1
+    assert engine.recorded.replayed >= one_step.FIRST_STEPS
+    assert all(map(torch.equal, before, loop.net.module.parameters()))
+    assert next(now) == 4  # before three rounds, and after
 
 
 # ----------------------------------------------------------------------- the run measures itself
@@ -454,15 +511,17 @@ def test_vectorised_without_a_number_never_asks_for_free_memory(monkeypatch):
     assert choose_chunk(*parts, 0).family == "vectorised:1"  # as in rounds that are mostly empty
 
 
-BEHIND = ("vectorised", "workers:2", "auto+serial", "ranks")
+BEHIND = ("vectorised", "streams", "workers:2", "auto+serial", "ranks")
 
 
 def test_names():
     engines = [Serial(), Vectorised(), Vectorised(3), Workers(2), Workers(2, 3)]
     engines += [Auto(Vectorised(3))]
-    names = "serial vectorised vectorised:3 workers:2 workers:2+vectorised:3 auto+vectorised:3"
+    engines += [Streams(), Streams(3), Auto(Streams(3))]
+    names = "serial vectorised vectorised:3 workers:2 workers:2+vectorised:3 auto+vectorised:3 "
+    names += "streams streams:3 auto+streams:3"
     assert [e.text for e in engines] == names.split()
-    for name in ("auto+serial", "auto+vectorised:3"):
+    for name in ("auto+serial", "auto+vectorised:3", "auto+streams:3", "ranks+streams:3"):
         assert make_engine(name).text == name
     assert make_engine("ranks+auto+vectorised:3").text == "ranks+vectorised:3"
     assert bits_of("workers:2") == "serial" and bits_of("vectorised:2") == "vectorised:2"
@@ -473,6 +532,8 @@ def test_names():
     [
         ("auto:2", "stands alone"),
         ("vectorised:2+workers:2", "only workers and vectorised"),
+        ("workers:2+streams", "only workers and vectorised"),
+        ("streams:2+onednn", "only workers and vectorised"),
         *((f"auto+{one}", f"'auto+{one}': behind auto") for one in BEHIND),
     ],
 )

@@ -355,9 +355,11 @@ def _train(run: Run, sample: list[int]) -> float:
 
 # ------------------------------------------------------------------------------- what else is told
 def _not_replayed(run: Run) -> str:
-    """Why the steps of a vectorised engine are computed anew every time, or ""."""
-    many = isinstance(getattr(run.engine, "here", run.engine), Vectorised)
-    return not_replayed(run.plan, run.fed, run.net, run.cohorts.example[:2]) if many else ""
+    """Why the steps of many clients at once are computed anew every time, or ""."""
+    engine = getattr(run.engine, "inner", run.engine)  # of auto, and of ranks
+    if not isinstance(engine, Vectorised):
+        return ""
+    return not_replayed(run.plan, run.fed, run.net, run.cohorts.example[:2], type(engine))
 
 
 def _more(

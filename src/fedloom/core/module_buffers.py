@@ -43,7 +43,9 @@ class ModuleBuffers:
         for place in self._places:
             by_tensor.setdefault(id(place.tensor), []).append(place)
         self._floating = [by_tensor[id(b)] for b in self._tensors]  # a shared buffer has several
-        self._counters = [(b, b.clone()) for _, b in buffers if not b.is_floating_point()]
+        counters = {name: b for name, b in buffers if not b.is_floating_point()}
+        self._counters = [(b, b.clone()) for b in counters.values()]
+        self._places_of_counters = {name: by_tensor[id(b)][0] for name, b in counters.items()}
         self._versions = [tensor._version for tensor in self._tensors]  # as load() left them
 
     def vector(self, like: Tensor) -> Vec:
@@ -91,6 +93,16 @@ class ModuleBuffers:
             start = piece.to(tensor.dtype)
             if assigned or rewritten or not torch.equal(as_bytes(tensor), as_bytes(start)):
                 return self.layout.names[b]
+        return None
+
+    def changed_counter(self) -> str | None:
+        """The name of the first other buffer that is no longer what the module came with."""
+        for (name, place), (_, start) in zip(
+            self._places_of_counters.items(), self._counters, strict=True
+        ):
+            now = place.owner._buffers.get(place.key)
+            if now is None or not torch.equal(now, start):
+                return name
         return None
 
     def put_back(self) -> None:

@@ -219,6 +219,10 @@ class Net:
         """
         return self._module_buffers.changed(loaded)
 
+    def changed_counter(self) -> str | None:
+        """The name of the first buffer of whole numbers that is not what the module came with."""
+        return self._module_buffers.changed_counter()
+
     def model_state(self) -> list[Any]:
         """All tensors and numbers that a forward may read beside its inputs, also those that are no
         buffers.

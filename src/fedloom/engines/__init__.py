@@ -12,7 +12,7 @@ from .one_step import bfloat16_gain
 from .ranks import Ranks
 from .scores import Score
 from .serial import Serial
-from .vectorised import Vectorised
+from .vectorised import Streams, Vectorised
 from .workers import Workers
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Ranks",
     "Score",
     "Serial",
+    "Streams",
     "Vectorised",
     "Workers",
     "bfloat16_gain",
@@ -41,6 +42,7 @@ ENGINES: Registry[type] = Registry(
         "auto": Auto,
         "serial": Serial,
         "vectorised": Vectorised,
+        "streams": Streams,
         "workers": Workers,
         "ranks": Ranks,
     },
@@ -49,9 +51,10 @@ ENGINES: Registry[type] = Registry(
 
 def make_engine(text: str) -> Engine:
     """An engine by its name: "serial", "workers" (one per processor), "workers:4", "vectorised",
-    "vectorised:20" (clients at once), or "workers:2+vectorised:20", both; "serial+onednn" and
-    "workers:4+onednn" with large products in oneDNN; "auto+serial", "auto+vectorised:25": that or
-    workers with the same bits; "ranks+" and one of them, as torchrun chooses by itself.
+    "vectorised:20" (clients at once), or "workers:2+vectorised:20", both; "streams:5" (clients at
+    once on a GPU); "serial+onednn" and "workers:4+onednn" with large products in oneDNN;
+    "auto+serial", "auto+vectorised:25": that or workers with the same bits; "ranks+" and one of
+    them, as torchrun chooses by itself.
 
     Raises ConfigError for anything else.
     """
@@ -61,14 +64,14 @@ def make_engine(text: str) -> Engine:
         return Ranks(inner.inner if isinstance(inner, Auto) else inner)
     if first == "auto" and plus:
         engine = None if second.startswith(("auto", "ranks")) else make_engine(second)
-        if type(engine) is Serial or (type(engine) is Vectorised and ":" in second):
+        if isinstance(engine, Serial) or (isinstance(engine, Vectorised) and ":" in second):
             return Auto(engine)
         raise ConfigError(
-            f"engine '{text}': behind auto+ stands what a rule has chosen, serial, serial+onednn "
-            "or vectorised:N, as in 'auto+vectorised:25'; write 'auto' to let it choose"
+            f"engine '{text}': behind auto+ stands what was chosen, serial, serial+onednn, "
+            "vectorised:N or streams:N, as in 'auto+vectorised:25'; write 'auto' to let it choose"
         )
     name, number = _parsed(first, text)
-    onednn = second == "onednn" and name != "vectorised"
+    onednn = second == "onednn" and name in ("serial", "workers")
     if plus and not onednn and (name, second.partition(":")[0]) != ("workers", "vectorised"):
         raise ConfigError(
             f"engine '{text}': only workers and vectorised go together, as in "
@@ -79,7 +82,9 @@ def make_engine(text: str) -> Engine:
     if name == "workers":
         many = None if onednn or not plus else _parsed(second, text)[1] or 0
         return Workers(number, many, onednn)
-    return Serial(onednn) if name == "serial" else Vectorised(number)
+    if name == "serial":
+        return Serial(onednn)
+    return Streams(number) if name == "streams" else Vectorised(number)
 
 
 def is_auto(engine: str | Engine) -> bool:
@@ -94,10 +99,10 @@ def is_auto(engine: str | Engine) -> bool:
 def numberless(engine: str | Engine) -> bool:
     """Say whether the number of clients at once is still to be chosen by the rule.
 
-    >>> numberless("vectorised"), numberless("workers:2+vectorised"), numberless("vectorised:9")
+    >>> numberless("streams"), numberless("workers:2+vectorised"), numberless("vectorised:9")
     (True, True, False)
     """
-    return isinstance(engine, str) and engine.endswith("vectorised")
+    return isinstance(engine, str) and engine.endswith(("vectorised", "streams"))
 
 
 def on_processes(engine: str | Engine) -> bool:

@@ -1,9 +1,10 @@
 """The engine `auto`: first a family of bits, then one process or many that compute the same bits.
 
-A family, "serial", "serial+onednn" or "vectorised:N", follows from the configuration and never from
-a clock, so that it means the same bits on every machine of one kind: from the device's kind, the
-model's layers and length, the data type and the size of a round (benchmarks/records/family.md).
-Whether processes are faster is tried once, in the first round of a run that is long enough.
+On a CPU a family, "serial", "serial+onednn" or "vectorised:N", follows from the configuration and
+never from a clock, so that it means the same bits on every machine: from the model's layers and
+length, the data type and the size of a round (benchmarks/records/family.md). Whether processes are
+faster is tried once, in the first round of a run that is long enough. On a GPU, which promises no
+bits, the ways are timed.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from torch import nn
 
 from ..core.net import Net
 from ..core.products import gains
-from ..errors import ConfigError, FedloomError, WorkerError
+from ..errors import ClientError, ConfigError, FedloomError, WorkerError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .base import processors
 from .client_results import RangeResult, Request, TrainTask, join_results
-from .one_step import try_step
+from .one_step import time_round, try_step
 from .ranges import default_chunk
 from .serial import Serial
-from .vectorised import Vectorised
-from .vmap_refusals import refuse_model
+from .vectorised import Streams, Vectorised
+from .vmap_refusals import MANY, refuse_model
 from .workers import Workers
 
 WORTH = 20.0  # seconds that a run must last before processes are started for it
@@ -62,7 +63,7 @@ class Choice:
         'workers:2+vectorised:50'
         """
         plus = "+" if self.setting.endswith("auto") else ""
-        return self.setting.removesuffix("vectorised") + plus + self.family
+        return self.setting.removesuffix(self.family.partition(":")[0]) + plus + self.family
 
     def __str__(self) -> str:
         return f"engine = {self.setting} takes {self.family}: {self.why}"
@@ -72,8 +73,10 @@ def family_of(plan: Plan, fed: Federation, net: Net, clients: int, shares: int =
     """The family of a run whose rounds have this many clients. shares: ranks that share them.
 
     Whether the model and the method can be computed for many clients at once is tried on one step
-    of two clients.
+    of two clients; on a GPU, how long a round takes.
     """
+    if net.device.type != "cpu":
+        return fastest(plan, fed, net, chunk_of(clients, shares))
     batch = fed.local.batch or len(fed.data.clients.of(0))
     chunk = chunk_of(clients, shares, CHUNK_OF_CONVOLUTIONS if convolves(net) else CHUNK)
     why_not = one_by_one(net, clients, batch, shares)
@@ -85,20 +88,50 @@ def family_of(plan: Plan, fed: Federation, net: Net, clients: int, shares: int =
         except FedloomError as error:
             why_not = f"many clients at once are refused: {error}"
     full = net.dtype == torch.float32 and fed.local.precision == "full"
-    if net.device.type == "cpu" and full and gains(net.module, batch):
+    if full and gains(net.module, batch):
         return Choice("serial+onednn", f"{why_not}; it has large linear layers")
     return Choice("serial", why_not)
 
 
-def choose_chunk(plan: Plan, fed: Federation, net: Net, clients: int, shares: int = 1) -> Choice:
-    """What `vectorised` without a number takes: the clients at once of family_of(), on a CPU at
-    most as many as fit into a gigabyte. Raises CompositionError for a model that cannot be vmapped.
+def fastest(plan: Plan, fed: Federation, net: Net, chunk: int) -> Choice:
+    """The way that takes the least time for a round of `chunk` clients on this device; half as many
+    where they do not fit into its memory.
     """
-    refuse_model(plan, fed, net)
-    chunk, why = max(1, chunk_of(clients, shares)), f"cohorts of {clients}"
+    seconds = dict[str, float]()
+    for kind in (Vectorised, Streams):
+        size = min(chunk, kind.largest)
+        while size > 1:
+            engine = kind(size, after=1)
+            try:
+                seconds[engine.text] = time_round(plan, fed, net, engine, chunk)
+                break
+            except ClientError:
+                size //= 2
+            except FedloomError:
+                break
+    seconds["serial"] = time_round(plan, fed, net, Serial(), chunk)
+    best = min(seconds, key=seconds.__getitem__)
+    each = ", ".join(f"{name} {1e3 * s:.3g} ms" for name, s in seconds.items())
+    return Choice(best, f"of a round on this device the first steps take {each}")
+
+
+def choose_chunk(
+    plan: Plan,
+    fed: Federation,
+    net: Net,
+    clients: int,
+    shares: int = 1,
+    kind: type[Vectorised] = Vectorised,
+) -> Choice:
+    """What `vectorised` or `streams` without a number takes: the clients at once of family_of(), on
+    a CPU at most as many as fit into a gigabyte. Raises CompositionError for a model that cannot be
+    computed so.
+    """
+    refuse_model(plan, fed, net, MANY[kind.name])
+    chunk, why = max(1, min(chunk_of(clients, shares), kind.largest)), f"cohorts of {clients}"
     if net.device.type == "cpu" and (fits := default_chunk(plan, fed, net, chunk)) < chunk:
         chunk, why = fits, "as many as fit into a gigabyte"
-    return Choice(f"vectorised:{chunk}", why)
+    return Choice(f"{kind.name}:{chunk}", why)
 
 
 def one_by_one(net: Net, clients: int, batch: int, shares: int = 1) -> str:
@@ -118,8 +151,6 @@ def one_by_one(net: Net, clients: int, batch: int, shares: int = 1) -> str:
         return f"{clients // shares} of a cohort are too few for {FEWEST} at once"
     if convolves(net):
         only = "a model with convolutions gains from many at once only"
-        if net.device.type != "cpu":
-            return f"{only} on a CPU"
         if batch > BATCH:
             return f"{only} with batches of at most {BATCH}"
         if clients < (least := PARTS * CHUNK_OF_CONVOLUTIONS):
@@ -181,7 +212,8 @@ class Auto:
         self._plan, self._fed, self._net = plan, fed, net
         self.inner.open(plan, fed, net)
         busy = -(-self._clients // self.chunk)  # more processes would have nothing to do
-        self._processes = min(processors(), busy) if net.device.type == "cpu" else 1
+        shared = net.device.type == "cpu" and not isinstance(self.inner, Streams)
+        self._processes = min(processors(), busy) if shared else 1
 
     def map(self, request: Request, task: TrainTask) -> RangeResult:
         """See Engine.map."""

@@ -31,6 +31,8 @@ from .serial import Serial
 from .summation import root
 from .vectorised import Vectorised
 
+FIRST_STEPS = 12  # of a round that is timed
+
 
 def try_step(
     plan: Plan,
@@ -40,12 +42,13 @@ def try_step(
     members: list[int],
     times: int = 1,
     clock: Callable[[], float] = lambda: 0.0,
+    steps: int = 1,
 ) -> float:
-    """Take one step of these clients, so many times -> seconds of the last, by a clock that is
-    asked if one is given. The model's buffers are then the initial ones. Raises FedloomError where
-    that cannot be.
+    """Take one step of these clients, or so many, so many times -> seconds of the last, by a clock
+    that is asked if one is given. The model's buffers are then the initial ones. Raises
+    FedloomError where that cannot be.
     """
-    fed = replace(fed, local=replace(fed.local, epochs=None, steps=1))
+    fed = replace(fed, local=replace(fed.local, epochs=None, steps=steps))
     task = first_task(plan, fed, net, members)
     try:
         engine.open(plan, fed, net)
@@ -59,9 +62,31 @@ def try_step(
         net.load_buffers(net.init_buffers())
 
 
-def not_replayed(plan: Plan, fed: Federation, net: Net, members: list[int]) -> str:
+def time_round(plan: Plan, fed: Federation, net: Net, engine: Engine, clients: int) -> float:
+    """Seconds of a round of so many clients on this device, of their first steps only: of the third
+    round, when the steps are recorded. Raises FedloomError where it cannot be computed so.
+    """
+
+    def clock() -> float:
+        if net.device.type == "cuda":
+            torch.cuda.synchronize(net.device)
+        return time.perf_counter()
+
+    members = list(range(min(clients, fed.population)))
+    steps = min(FIRST_STEPS, max(map(fed.steps, members)))
+    with as_it_was(net):
+        return try_step(plan, fed, net, engine, members, 3, clock, steps)
+
+
+def not_replayed(
+    plan: Plan,
+    fed: Federation,
+    net: Net,
+    members: list[int],
+    kind: type[Vectorised] = Vectorised,
+) -> str:
     """Why a step of these clients is not replayed, see recorded.py, or "". Raises FedloomError."""
-    engine = Vectorised(len(members), after=1)
+    engine = kind(len(members), after=1)
     try_step(plan, fed, net, engine, members, times=2)
     return next(iter(engine.recorded.refused.values()), "")
 

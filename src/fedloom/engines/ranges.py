@@ -31,7 +31,7 @@ from .recorded import Recorded
 from .stages import steps_before
 from .summation import finite, push_rows
 from .together import Together
-from .vmap_refusals import refuse_changes
+from .vmap_refusals import MANY, refuse_changes
 
 LARGEST = 100  # clients at once, unless the configuration says otherwise
 BUDGET = 1 << 30  # bytes that they may take by default
@@ -58,11 +58,15 @@ class Clients:
         chunk: int | None = None,
         client: Client | None = None,
         recorded: Recorded | None = None,
+        by_row: bool = False,
     ) -> None:
-        """client: does what each of them does; recorded: computes a step of many."""
+        """client: does what each of them does; recorded: computes a step of many; by_row: see
+        Together.
+        """
         self.plan, self.fed, self.net, self.chunk = plan, fed, net, chunk
         self.client = client or Client(plan, fed, net)
-        self.recorded = recorded or Recorded()
+        self.recorded, self._by_row = recorded or Recorded(), by_row
+        self.name = "streams" if by_row else "vectorised"
         self._whole = chunk is not None and fed.local.dp is None and self._depends()
         self._passes = chunk is not None and passes_over_all(plan)
 
@@ -158,7 +162,7 @@ class Clients:
         if count > 1:
             return ClientError(
                 f"round {round + 1}: {count} clients at once do not fit into the memory of {device}"
-                f"; start anew with engine = vectorised:{count // 2}, or serial (how many are "
+                f"; start anew with engine = {self.name}:{count // 2}, or serial (how many are "
                 "computed at once belongs to the bits, so that a run never changes it)"
             )
         need = _bytes_of_client(self.client) / 2**30
@@ -178,13 +182,13 @@ class Clients:
         loaded = download.net.buffers()
         seed_others(key(self.fed.seed, "step", round, group[0]))
         received = [client.received(download, m).msg for m in memories if client.receiving]
-        how = (self._whole, self._passes, self.recorded)
+        how = (self._whole, self._passes, self.recorded, self._by_row)
         try:
             trained = Together(client.steps, download, memories, group, round, received, *how)
             self.train(trained)
         except torch.OutOfMemoryError:
             raise self._too_many([*start], round) from None
-        refuse_changes(download.net, loaded)
+        refuse_changes(download.net, loaded, MANY[self.name])
         return trained
 
     def train(self, together: Together) -> None:

@@ -32,7 +32,7 @@ from .serial import Serial
 from .stages import sums_suffice
 from .summation import Node, push, ranges, root
 from .vectorised import Vectorised
-from .vmap_refusals import refuse_model
+from .vmap_refusals import MANY, refuse_model
 from .workers import Workers
 
 
@@ -104,11 +104,12 @@ class Ranks:
         and without a process that another one only waits for.
         """
         inner = self.inner
+        kind = type(inner) if isinstance(inner, Vectorised) else Vectorised
         as_fits = isinstance(inner, Vectorised) and inner._setting is None
         if as_fits or (isinstance(inner, Workers) and inner._vectorised == 0):
-            refuse_model(plan, fed, net)
-            many = self.group.first(lambda: default_chunk(plan, fed, net))
-            inner = Workers(inner._number, many) if isinstance(inner, Workers) else Vectorised(many)
+            refuse_model(plan, fed, net, MANY[kind.name])
+            many = self.group.first(lambda: default_chunk(plan, fed, net, kind.largest))
+            inner = Workers(inner._number, many) if isinstance(inner, Workers) else kind(many)
         if isinstance(inner, Workers):
             inner.settle(plan, fed, net)
             return inner.in_process() if inner.workers == 1 else inner

@@ -1,5 +1,5 @@
 """The local steps of many clients at once: one computation with a leading axis of clients, under
-vmap. Clients with fewer steps are masked, short batches padded with weight 0.
+vmap or row by row. Clients with fewer steps are masked, short batches padded with weight 0.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ..core.rng import Draws, key, substreams
 from ..core.vector import Rec, Vec, leaves, rec, tree
 from ..stage import Download
 from .author_rules import with_note
+from .by_row import ByRow
 from .grad_and_value import grad_and_value
 from .local_steps import OUTSIDE, OWN_BATCH, Inputs, LocalRound, LocalSteps, Place, Step
 from .padded_batches import Batches
@@ -34,7 +35,7 @@ _NUMBERS = ("weight", "steps", "lr_sum", "round", "last", "size", "relative_weig
 class Together(LocalRound):
     """A round of C clients, with B examples in each of K steps. received: what each of them
     received, where stages change that; whole: the loss is of a whole batch, which must not be
-    padded; passes: the method asks for job.full.
+    padded; passes: the method asks for job.full; by_row: one client after another, without vmap.
     """
 
     def __init__(
@@ -48,9 +49,11 @@ class Together(LocalRound):
         whole: bool = False,
         passes: bool = False,
         recorded: Recorded | None = None,
+        by_row: bool = False,
     ) -> None:
         super().__init__(steps, download, memories, clients, round)
         self._received, self._passes, self._recorded = received, passes, recorded or Recorded()
+        self._by_row = by_row
         steps_done = [steps_before(memory) for memory in memories]
         self._batches = Batches(steps.fed, clients, round, download.msg.x, whole, steps_done)
         self._counts = [len(rates) for rates in self.rates]
@@ -102,7 +105,8 @@ class Together(LocalRound):
             self._at_server = x is self.download.msg.x
             return x if self._at_server else x.clone(), tree(lambda v: _tensor(v, x), loc)
 
-        return vmap(start)(inputs, self._place(0))
+        x, loc = self._of_all(start)(inputs, self._place(0))
+        return x, loc
 
     def advance(
         self, k: int, x: Vec, loc: Rec, inputs: Inputs, step: Step
@@ -120,7 +124,7 @@ class Together(LocalRound):
                 new_x, after, obj = (tree(keep, *pair) for pair in pairs)
             return new_x, after, obj, x.new_zeros(()) if loss is None else loss
 
-        do = vmap(one, in_dims=(None if same_x else 0, 0, 0, 0))
+        do = self._of_all(one, (None if same_x else 0, 0, 0, 0))
         arguments = self.download.msg.x if same_x else x, loc, inputs, step
         chunks = inputs.everything.weight.shape if self._passes else ()
         shape = (same_x, masked, *step.data[0].shape), x.shape, chunks
@@ -146,14 +150,21 @@ class Together(LocalRound):
             records = self.finish(x, loc, inputs, self.job_at(inputs, last, OUTSIDE))
             return tuple(tree(lambda v: _tensor(v, x), record) for record in records)
 
-        up, mem, obj = vmap(finish)(x, loc, inputs, self._place(-1))
+        up, mem, obj = self._of_all(finish)(x, loc, inputs, self._place(-1))
         return up, mem, obj
+
+    def _of_all(self, function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., Any]:
+        """A function of one client, of all of them."""
+        if self._by_row:
+            return ByRow(function, in_dims, (self.gradients, self.values))
+        mapped: Callable[..., Any] = vmap(function, in_dims)
+        return mapped
 
     def _place(self, k: int) -> Step:
         """The first step without a batch, or the last one."""
         return Step((), self._seeds[:, k], self._rates[:, k], self._numbers[:, k])
 
-    # ------------------------------------------------------------------------------ under vmap
+    # ------------------------------------------------------------------------------ of one client
     def _message(self, inputs: Inputs) -> Rec:
         return inputs.msg if self._received else self.download.msg
 
@@ -206,7 +217,8 @@ class Together(LocalRound):
             fields = unweighted_of(self.plan.algorithm, up, self.job_at(inputs, last, OUTSIDE))
             return tree(lambda v: _tensor(v, up.delta), fields)
 
-        return vmap(one)(up, Inputs((), (), (), self._job, self._draws), self._place(-1))
+        inputs = Inputs((), (), (), self._job, self._draws)
+        return self._of_all(one)(up, inputs, self._place(-1))
 
     def row(self, values: Any, r: int) -> Any:
         return tree(lambda v: v[r].clone(), values)

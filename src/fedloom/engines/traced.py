@@ -61,9 +61,11 @@ def traced(
     i: int,
     chunk: int | None = None,
     step: int | None = None,
+    by_row: bool = False,
 ) -> ClientTrace:
     """Client i's round. task: of the cohort, with the states of all; chunk: how many clients the
-    engine computes at once, None: one after another. step: whose points are kept, from 0.
+    engine computes at once, None: one after another. step: whose points are kept, from 0. by_row:
+    see Together.
     """
     look, round = _Look(i, step), task.round
     client = Client(plan, fed, net)
@@ -72,7 +74,7 @@ def traced(
     trace = ClientTrace(i, client.received(download, memory), memory)
     try:
         with client.explained(i, round):
-            result = None if chunk is None else _in_its_chunk(client, task, chunk, look)
+            result = None if chunk is None else _in_its_chunk(client, task, chunk, look, by_row)
             received = client.receive(download, memory)
             result = result or look.trained(client.local_round(received, memory, i, round))
             trace.trained = result._replace(up=tree(_copy, result.up), x=result.x.clone())
@@ -95,10 +97,12 @@ def _copy(v: Any) -> Any:
     return v.clone() if isinstance(v, Tensor) else v
 
 
-def _in_its_chunk(client: Client, task: TrainTask, chunk: int, look: _Look) -> LocalResult | None:
+def _in_its_chunk(
+    client: Client, task: TrainTask, chunk: int, look: _Look, by_row: bool
+) -> LocalResult | None:
     """The client out of the chunk in which the engine computes it; None if it computes it alone."""
     first = task.cohort.index(look.client) // chunk * chunk
-    many = _Chunk(client.plan, client.fed, client.net, chunk, client)
+    many = _Chunk(client.plan, client.fed, client.net, chunk, client, by_row=by_row)
     many.look = look
     try:
         many.map(Request.TRAIN, task.range(first, first + chunk))

@@ -1,5 +1,6 @@
-"""The vectorised engine: many clients at once, with a leading axis of clients. Clients with fewer
-steps are masked, short batches padded with weight 0.
+"""The engines of many clients at once, with a leading axis of clients: vectorised, one computation
+under vmap, and streams, row by row. Clients with fewer steps are masked, short batches padded with
+weight 0.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from ..core.net import Net
 from ..federation.federation import Federation
 from ..plan import Plan
 from .base import keep_memory, processors
-from .ranges import Clients, default_chunk
+from .ranges import LARGEST, Clients, default_chunk
 from .recorded import Recorded, Threads
 from .serial import InProcess
-from .vmap_refusals import refuse_model
+from .vmap_refusals import MANY, refuse_model
 
 
 class Vectorised(InProcess):
@@ -24,6 +25,8 @@ class Vectorised(InProcess):
     """
 
     name = "vectorised"
+    by_row = False
+    largest = LARGEST  # clients at once, without a number
 
     def __init__(self, chunk: int | None = None, after: int | None = None) -> None:
         """after: steps of a shape before one is recorded, see recorded.py."""
@@ -32,18 +35,28 @@ class Vectorised(InProcess):
     @property
     def text(self) -> str:
         """The engine as a configuration writes it."""
-        return "vectorised" if self._setting is None else f"vectorised:{self._setting}"
+        return self.name if self._setting is None else f"{self.name}:{self._setting}"
 
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Prepare the run. Raises CompositionError for a model that cannot be vmapped."""
-        refuse_model(plan, fed, net)
+        refuse_model(plan, fed, net, MANY[self.name])
         keep_memory()
         net.onednn = False
-        self.chunk = self._setting or default_chunk(plan, fed, net)
+        self.chunk = self._setting or default_chunk(plan, fed, net, self.largest)
         threads = None
         # a count of calls would count the steps that are computed twice, to compare them
         if net.device.type == "cpu" and all(b.is_floating_point() for b in net.module.buffers()):
             threads = Threads(min(torch.get_num_threads(), processors()))
         clock = time.perf_counter if net.device.type == "cuda" else time.process_time
         self.recorded = Recorded(threads, self._after, clock)
-        self._clients = Clients(plan, fed, net, self.chunk, None, self.recorded)
+        self._clients = Clients(plan, fed, net, self.chunk, None, self.recorded, self.by_row)
+
+
+class Streams(Vectorised):
+    """Runs clients in chunks, whose steps CUDA computes side by side, each in a stream of its own:
+    one launch for a step of all of them, once it is recorded. Elsewhere one after another.
+    """
+
+    name = "streams"
+    by_row = True
+    largest = 16

@@ -29,23 +29,29 @@ _RANDOM = (
 
 
 class Feature(NamedTuple):
-    """What needs such a model, and what to do without it."""
+    """What needs such a model, and what to do without it. counters: no buffer may count calls."""
 
     name: str
     instead: str
+    counters: bool = False
 
 
-VECTORISED = Feature("engine vectorised", "; or run engine = serial or workers")
+MANY = {
+    name: Feature(f"engine {name}", "; or run engine = serial or workers", name == "streams")
+    for name in ("vectorised", "streams")
+}
 
 
-def refuse_model(plan: Plan, fed: Federation, net: Net, feature: Feature = VECTORISED) -> None:
+def refuse_model(
+    plan: Plan, fed: Federation, net: Net, feature: Feature = MANY["vectorised"]
+) -> None:
     """Raise CompositionError for a model that cannot be computed for many clients, or examples, at
     once. One with buffers is run on a few samples, to see whether training changes them.
     """
     for name, part in net.module.named_modules():
         if why := _why_not(part):
             raise refusal(part, name, why, feature)
-    if not net.buffer_layout.d:
+    if not any(True for _ in net.module.buffers()):
         return
     start, index = net.init_buffers(), fed.data.clients.indices[:8]
     net.load_buffers(start)
@@ -58,11 +64,13 @@ def refuse_model(plan: Plan, fed: Federation, net: Net, feature: Feature = VECTO
         net.load_buffers(start)
 
 
-def refuse_changes(net: Net, loaded: Vec, feature: Feature = VECTORISED) -> None:
-    """Raise CompositionError if training has changed a floating buffer since these were loaded: the
-    clients share one module, so that the change would belong to none of them.
+def refuse_changes(net: Net, loaded: Vec, feature: Feature = MANY["vectorised"]) -> None:
+    """Raise CompositionError if training has changed a floating buffer since these were loaded, or
+    a counter that must not change: the clients share one module, so that the change would belong to
+    none of them.
     """
-    if (name := net.changed_buffer(loaded)) is None:
+    name = net.changed_buffer(loaded) or (net.changed_counter() if feature.counters else None)
+    if name is None:
         return
     owner, _, key = name.rpartition(".")
     why = f"changes its buffer '{key}' in training, which clients share here; keep it constant"

@@ -431,7 +431,7 @@ class Experiment(settings.Settings, frozen=False):
         first_engine = str(folder.read_config().get("engine", "serial"))
         self._old_engine = first_engine if is_auto(self.engine) else ""
         if numberless(self.engine):  # the rule's number was written when the run began
-            self._old_engine = f"{self.engine}{first_engine.partition('vectorised')[2]}"
+            self._old_engine = f"{self.engine}{''.join(bits_of(first_engine).partition(':')[1:])}"
         run = self.build()
         but = () if self.data.roll is None else ("clients",)  # who is elsewhere may change
         identity = configuration(self, run), self.data, run, but

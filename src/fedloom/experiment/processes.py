@@ -23,6 +23,8 @@ from ..engines import (
     Auto,
     Choice,
     Ranks,
+    Streams,
+    Vectorised,
     Workers,
     choose_chunk,
     family_of,
@@ -47,11 +49,17 @@ _log = logging.getLogger(__name__)
 def choose_engine(
     plan: Plan, fed: Federation, net: Net, clients: int, group: Group, name: str = "auto"
 ) -> Choice:
-    """What the rule takes for "auto", or for "vectorised" without a number, in rounds of so many
-    clients: the same at all ranks.
+    """What is taken for "auto", or for "vectorised" or "streams" without a number, in rounds of so
+    many clients: the same at all ranks.
     """
-    choose = family_of if is_auto(name) else choose_chunk
-    return group.first(lambda: replace(choose(plan, fed, net, clients, group.size), setting=name))
+
+    def choose() -> Choice:
+        parts = plan, fed, net, clients, group.size
+        if is_auto(name):
+            return family_of(*parts)
+        return choose_chunk(*parts, Streams if name.endswith("streams") else Vectorised)
+
+    return group.first(lambda: replace(choose(), setting=name))
 
 
 def engine_for(requested: str | Engine, group: Group, largest: int, rounds: int) -> Engine:

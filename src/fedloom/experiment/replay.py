@@ -166,9 +166,11 @@ class Replay:
         ConfigError if it did not train in this round.
         """
         engine = self.run.engine
-        many = "vectorised" in bits_of(engine_text(engine))
-        chunk = engine.chunk if many and isinstance(engine, Auto | Vectorised | Workers) else None
-        return self._traced(self.number(name), chunk, step)
+        kind = bits_of(engine_text(engine)).partition(":")[0]
+        chunk = None
+        if kind != "serial" and isinstance(engine, Auto | Vectorised | Workers):
+            chunk = engine.chunk
+        return self._traced(self.number(name), chunk, step, kind == "streams")
 
     def _traced(self, i: int, *more: Any) -> ClientTrace:
         run = self.run

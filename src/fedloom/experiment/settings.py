@@ -61,7 +61,8 @@ class Settings(Part, frozen=False):
     engine: str | Engine = hyper(
         "auto",
         "auto chooses; or serial, workers:N (processes), vectorised:N (clients at once), "
-        "workers:2+vectorised:50; +onednn after serial or workers (products in oneDNN)",
+        "workers:2+vectorised:50, streams:N (on a GPU); +onednn after serial or workers "
+        "(products in oneDNN)",
         example="a name such as 'workers:2' (in Python also an Engine)",
     )
     device: str = hyper("auto", "auto takes a CUDA GPU if there is one; cpu, cuda, cuda:1, mps")
