@@ -3,7 +3,10 @@
 # make test-all  the same and the slow tests
 # make check     formatting, lints, types, and that pages are as they were made from runs
 # make format    let ruff put things in order
-# make gpu       the contract and the rounds on CUDA, nine minutes at a time; DEVICE=cuda:1 is another one
+# make gpu       the contract and the rounds on CUDA, nine minutes at a time; DEVICE=cuda:1 is another one;
+#                without a package index: make gpu WHEELS=wheels PYTHON=python3, a Python that has torch
+# make gpu-cell  a published number at its own scale on CUDA, eight minutes at a time (it needs CIFAR-10)
+# make wheels    WHEELS, for Python 3.12 on Linux (PYTHON_OF_WHEELS=3.13: for another), where there is an index
 # make bench     the speed claims, each with its command
 # make bench-peers  rounds of fedloom, of loops by hand and of other systems, each in an environment of its own, in turn
 # make site      the pages as a site, build/site/index.html; a link that leads nowhere is an error
@@ -25,13 +28,14 @@ LOCK = requirements/lock.txt
 INSTALLED = $(VENV)/installed-$(TORCH)
 CODE = src packages tests examples benchmarks docs requirements site noxfile.py conftest.py
 DEVICE ?= cuda
+PYTHON_OF_WHEELS ?= 3.12
 HOURS ?= 8
 JOBS ?= 2
 
 # Dozens of processes import fedloom in a test run: the first compiles it for all of them.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-all check format gpu bench bench-peers site evidence lock
+.PHONY: demo test test-all check format gpu gpu-cell gpu-installed wheels bench bench-peers site evidence lock
 
 # PyTorch first, which chooses its build; then what builds fedloom, so that nothing is fetched unlocked.
 # Python compiles what is imported: pip would take 50 s for 11,000 files, of which few are used.
@@ -63,8 +67,31 @@ test: check
 test-all: check
 	$(RUN)/pytest
 
-gpu: $(INSTALLED)
-	$(RUN)/python benchmarks/gpu.py --device $(DEVICE)
+ifdef WHEELS
+ON_GPU = PYTHONPATH=build/gpu $(PYTHON)
+HERE = $(ON_GPU) -m pip install --quiet --no-index --no-deps --upgrade --target build/gpu
+gpu-installed:
+	rm -rf build/gpu
+	$(HERE) $(WHEELS)/*.whl
+	$(HERE) --no-build-isolation . packages/fedloom-papers
+else
+ON_GPU = $(RUN)/python
+gpu-installed: $(INSTALLED)
+endif
+
+gpu: gpu-installed
+	$(ON_GPU) benchmarks/gpu.py --device $(DEVICE)
+
+gpu-cell: gpu-installed
+	$(ON_GPU) -m fedloom paper run benchmarks/gpu_cell.toml --hours 0.14 --out build/gpu-cell
+
+# what fedloom, its tests and its installation need beside torch and numpy
+wheels: WHEELS ?= wheels
+wheels: $(INSTALLED)
+	$(RUN)/pip download --quiet --only-binary=:all: --python-version $(PYTHON_OF_WHEELS) \
+		--platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+		-c $(LOCK) -d $(WHEELS) pydantic loky tomli-w pooch click rich safetensors \
+		hatchling pytest pytest-xdist hypothesis
 
 bench: $(INSTALLED)
 	for name in overhead rounds methods codecs submodels imports; do \

@@ -3,18 +3,24 @@
     python benchmarks/gpu.py [--device cuda] [--minutes 9]
 
 `make gpu` is this command. It works for nine minutes at most and says if anything is left; then the
-same command goes on. The record is benchmarks/records/DATE_gpu: the contract's tests, and W1 to W4
-of rounds.py. busy: the part of a round in which the GPU computes (kernels of a profiled round).
-reads: how often the host waits for it in a round. difference: the largest one to the CPU after a
-step of each client in float64, as a part of the model's largest value.
+same command goes on. The record is benchmarks/records/DATE_gpu: the contract's tests, on several
+processes, and rounds beside loops by hand (gpu_loops.py), of W1 to W4 of rounds.py, of P1, FedACG's
+ResNet-18 (5 clients, 50 steps of 50), and of P2, FedSMOO's (10 clients). ratio: to the eager loop
+by hand. busy: the part of a round in which the GPU computes (kernels of a profiled round). reads:
+how often the host waits for it in a round. difference: the largest one to the CPU after a step of
+each client in float64, as a part of the model's largest value. An error of CUDA ends the process,
+and the same command goes on behind it.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import datetime
 import functools
+import gc
+import importlib.util
 import json
 import os
 import platform
@@ -33,19 +39,32 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
-from rounds import WORKS, Work  # noqa: E402
+from gpu_loops import LOOPS, ON_CUDA  # noqa: E402
+from rounds import WORKS as OF_CPUS  # noqa: E402
+from rounds import Work  # noqa: E402
 
 from fedloom import Experiment, FedAvg, Local  # noqa: E402
 from fedloom.core.commit import own_commit  # noqa: E402
 from fedloom.core.device import device_of  # noqa: E402
+from fedloom.errors import FedloomError  # noqa: E402
+from fedloom.federation.sampling import ClientSampler  # noqa: E402
+from fedloom.models import resnet18, resnet18_fedsmoo  # noqa: E402
 from fedloom.server.rounds import Run  # noqa: E402
 from support.device import BOUND  # noqa: E402
 from support.pretend_device import NAME, counted, register  # noqa: E402
 
 FILES = ("tests/contract/test_device.py", "tests/unit/test_hardware.py")
-PART, ROUNDS, LONGEST = 20, 9, 60.0  # tests of a piece, timed rounds, seconds that they may take
-WORDS, ENGINES = ("passed", "skipped"), ("serial", "vectorised")
+# tests of a piece, their processes, timed rounds, and seconds that these may take
+PART, PROCESSES, ROUNDS, LONGEST = 60, 6, 5, 20.0
+WORDS, ENGINES = ("passed", "skipped"), ("auto", "serial", "vectorised", "streams")
 Line = dict[str, Any]
+
+STEPS = Local(steps=50, batch=50, lr=0.01)
+OF_PAPERS = {
+    "P1": Work(resnet18, (3, 32, 32), 10, 100, 500, 5, STEPS),
+    "P2": Work(resnet18_fedsmoo, (3, 32, 32), 10, 100, 500, 10, STEPS),
+}
+WORKS = OF_PAPERS | OF_CPUS
 
 
 def pytest(device: str, *words: str, limit: float = 600.0) -> str:
@@ -53,6 +72,8 @@ def pytest(device: str, *words: str, limit: float = 600.0) -> str:
     which warn: a warning is an error here.
     """
     line = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words]
+    if "--collect-only" not in words and importlib.util.find_spec("xdist"):
+        line += ["-p", "xdist", "-n", str(min(PROCESSES, os.cpu_count() or 1))]
     given = {**os.environ, "FEDLOOM_TEST_DEVICE": device, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     said: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     try:
@@ -108,24 +129,48 @@ def reads(on_gpu: bool) -> Iterator[Callable[[], int]]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def rounds(of: Work, engine: str, device: str) -> Line:
-    """What a round of a work costs on the device."""
-    found: Line = {"difference": difference(of, engine, device), "peak": None, "busy": None}
-    loop, seconds, began = built(of, engine, device), [], time.monotonic()
-    if on_gpu := loop.net.device.type == "cuda":
+def timed(go: Callable[[int], object], on_gpu: bool) -> Line:
+    """Rounds 1, 2, ... -> the median, all, and the largest memory. Two come before those that
+    count: they make what later ones find.
+    """
+    seconds: list[float] = []
+    began = time.monotonic()
+    if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    for t in range(1, ROUNDS + 3):  # the first two make what later ones find
+    for t in range(1, ROUNDS + 3):
         at = time.perf_counter()
-        loop.until(t)
+        go(t)
         torch.cuda.synchronize() if on_gpu else None
         seconds.append(time.perf_counter() - at)
         if t > 2 and time.monotonic() - began > LONGEST:
             break
+    peak = torch.cuda.max_memory_allocated() / 1e9 if on_gpu else None
+    return {"s": statistics.median(seconds[2:]), "all": seconds, "peak": peak}
+
+
+def by_hand(of: Work, name: str, device: str, precision: str) -> Line:
+    """What a round of a loop by hand costs."""
+    torch.manual_seed(0)
+    loop, cohorts = (
+        LOOPS[name](of, of.data(), device, precision),
+        ClientSampler(of.cohort, of.clients),
+    )
+    return timed(lambda t: loop.round(cohorts.of(t)), loop.device.type == "cuda")
+
+
+def rounds(of: Work, engine: str, device: str, precision: str) -> Line:
+    """What a round of a work costs on the device."""
+    found: Line = {"difference": None, "busy": None, "took": None}
+    if precision == "full" and engine != "auto":
+        found["difference"] = difference(of, engine, device)
+    local = dataclasses.replace(of.local, precision=precision)
+    loop = built(of, engine, device, local=local)
+    on_gpu = loop.net.device.type == "cuda"
+    found |= timed(loop.until, on_gpu) | {"took": getattr(loop.engine, "text", engine)}
     with reads(on_gpu) as waits:
         loop.until(loop.state.round + 1)
-    found |= {"s": statistics.median(seconds[2:]), "all": seconds, "reads": waits()}
+    found["reads"] = waits()
     if on_gpu:
-        found["peak"] = torch.cuda.max_memory_allocated() / 1e9
         kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
         with torch.profiler.profile(activities=kinds) as profile:
             loop.until(loop.state.round + 1)
@@ -145,12 +190,21 @@ def page(lines: list[Line]) -> str:
     out.append(f"`make gpu` at {about['commit']}, torch {about['torch']}, {about['machine']}.\n")
     said = f"Contract: of {tests} tests {passed} passed, {skipped} left out"
     out.append(f"{said}; failed: {', '.join(failed) or 'none'}")
-    out.append("\n| work | s a round | busy | peak GB | reads | difference to the CPU |")
-    out.append("|:--|--:|--:|--:|--:|--:|")
-    for x in (x for x in lines if "s" in x):
-        busy, peak = (x[key] or float("nan") for key in ("busy", "peak"))
-        out.append(f"| {x['piece']} | {x['s']:.4g} | {busy:.0%} | {peak:.2f} | {x['reads']} ")
-        out[-1] += f"| {x['difference']:.1e}{' (too large)' * (x['difference'] > BOUND)} |"
+    out.append("\n| work | s a round | ratio | busy | peak GB | reads | difference to the CPU |")
+    out.append("|:--|--:|--:|--:|--:|--:|--:|")
+    base: dict[str, float] = {}
+    for x in lines:
+        if "error" in x:
+            out.append(f"| {x['piece']} | failed: {x['error'][:80]} | | | | | |")
+        elif "s" in x:
+            base.setdefault(work := x["piece"].partition(" ")[0], x["s"])
+            took = f" ({x['took']})" if x["piece"].endswith("auto") else ""
+            out.append(f"| {x['piece']}{took} | {x['s']:.4g} | {x['s'] / base[work]:.3g} ")
+            busy, peak, waits, far = (x.get(k) for k in ("busy", "peak", "reads", "difference"))
+            out[-1] += f"| {'-' if busy is None else f'{busy:.0%}'} "
+            out[-1] += f"| {'-' if peak is None else f'{peak:.2f}'} | {waits or '-'} "
+            too = " (too large)" * ((far or 0.0) > BOUND)
+            out[-1] += f"| {'-' if far is None else f'{far:.1e}{too}'} |"
     return "\n".join(out) + "\n"
 
 
@@ -166,8 +220,18 @@ def pieces(device: str, end: float) -> dict[str, Callable[[], Line]]:
         f"contract {n} of {len(parts)}": functools.partial(contract, device, some, end)
         for n, some in enumerate(parts, 1)
     }
-    for piece, of in ((f"{w} {e}", of) for w, of in WORKS.items() for e in ENGINES):
-        out[piece] = functools.partial(rounds, of, piece[3:], device)
+    on_cuda = torch.device(device).type == "cuda"
+    for name, of in WORKS.items():
+        usual = "tf32" if name in OF_PAPERS and on_cuda else "full"
+        for loop in (x for x in LOOPS if on_cuda or x not in ON_CUDA):
+            place = f"{name} by hand, {loop}, {usual}"
+            out[place] = functools.partial(by_hand, of, loop, device, usual)
+        for engine in ENGINES:
+            place = f"{name} {usual}, {engine}"
+            out[place] = functools.partial(rounds, of, engine, device, usual)
+        for other in (x for x in ("full", "tf32", "bf16") if on_cuda and x != usual):
+            place = f"{name} {other}, auto"
+            out[place] = functools.partial(rounds, of, "auto", device, other)
     return out
 
 
@@ -195,12 +259,24 @@ def main(argv: list[str] | None = None) -> int:
         if time.monotonic() > end - 2.5 * LONGEST:
             print(f"{len(todo) - len(lines)} pieces are left; run the same command again to resume")
             return 3
-        lines.append({"piece": piece} | about | todo[piece]())
-        print(piece, flush=True)
+        try:
+            found, broken = todo[piece](), False
+        except (RuntimeError, FedloomError) as error:  # and what the others cost is still asked
+            found, broken = {"error": f"{type(error).__name__}: {error}"}, "CUDA" in str(error)
+        gc.collect()
+        torch.cuda.empty_cache()  # a piece finds the memory that the first one found
+        lines.append({"piece": piece} | about | found)
+        print(piece, found.get("s", found.get("error", "")), flush=True)
         file.write_text("".join(json.dumps(x) + "\n" for x in lines), encoding="utf-8")
+        if broken:
+            print("this process is of no use to CUDA any more; run the same command again")
+            return 3
     (out / "README.md").write_text(page(lines), encoding="utf-8")
     print(page(lines))
-    return int(any(x.get("failed") or x.get("difference", 0.0) > BOUND for x in lines))
+    wrong = (
+        x.get("failed") or x.get("error") or (x.get("difference") or 0.0) > BOUND for x in lines
+    )
+    return int(any(wrong))
 
 
 if __name__ == "__main__":

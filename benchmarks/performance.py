@@ -4,7 +4,8 @@
 
 The words are written by hand; `{W1}` to `{W4}` in them stand for the newest lines of that work in
 benchmarks/records/*/rounds.jsonl, as a table, and `{W1: vmap}` for the median of what `auto` takes
-of another contender's time in the same turn. A work without lines is said to have none.
+of another contender's time in the same turn. A work without lines is said to have none. `{GPU}` is
+the newest record of `make gpu` that is whole.
 """
 
 from __future__ import annotations
@@ -81,13 +82,37 @@ def beside(work: str, name: str) -> str:
     return f"{statistics.median(ours / theirs for ours, theirs in pairs):.2f}"
 
 
+def on_gpu() -> str:
+    """What rounds take on a GPU, as ratios to the eager loop by hand; the best loop by hand beside
+    the engines.
+    """
+    records = sorted(file for file in RECORDS.glob("*_gpu/gpu.jsonl"))
+    if not (whole := [f for f in records if (f.parent / "README.md").is_file()]):
+        return "Not measured by `make gpu` yet."
+    rows = [json.loads(line) for line in whole[-1].read_text(encoding="utf-8").splitlines()]
+    out = ["| work | by hand, ms | best by hand | serial | vectorised | streams | auto |"]
+    out.append("|:--|--:|--:|--:|--:|--:|--:|")
+    seconds = {row["piece"]: row["s"] for row in rows if "s" in row}
+    for work in dict.fromkeys(name.partition(" ")[0] for name in seconds):
+        hand = [s for name, s in seconds.items() if name.startswith(f"{work} by hand")]
+        first = hand[0]  # the eager one
+        cells = [f"{1e3 * first:.3g}", f"{min(hand) / first:.2g}"]
+        for engine in ("serial", "vectorised", "streams", "auto"):  # in the work's usual precision
+            own = [s for name, s in seconds.items() if re.fullmatch(f"{work} \\w+, {engine}", name)]
+            cells.append(f"{own[0] / first:.2g}" if own else "-")
+        out.append(f"| {work} | {' | '.join(cells)} |")
+    about = f"{rows[0]['name']}, torch {rows[0]['torch']}, at {rows[0]['commit']}"
+    place = f"../benchmarks/records/{whole[-1].parent.name}/README.md"
+    return "\n".join([*out, "", f"{about}: [record]({place})."])
+
+
 def page() -> str:
     """The page."""
     text = (RECORDS / "performance.md").read_text(encoding="utf-8")
     text = re.sub(r"\{(W\d): ([\w: ]+)\}", lambda place: beside(place[1], place[2]), text)
     for work in WORKS:
         text = text.replace(f"{{{work}}}", table(work))
-    return text
+    return text.replace("{GPU}", on_gpu())
 
 
 if __name__ == "__main__":
