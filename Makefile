@@ -68,7 +68,7 @@ test-all: check
 	$(RUN)/pytest
 
 ifdef WHEELS
-ON_GPU = PYTHONPATH=build/gpu $(PYTHON)
+ON_GPU = PYTHONPATH=$(CURDIR)/build/gpu $(PYTHON)
 HERE = $(ON_GPU) -m pip install --quiet --no-index --no-deps --upgrade --target build/gpu
 gpu-installed:
 	rm -rf build/gpu
