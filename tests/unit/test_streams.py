@@ -5,11 +5,10 @@ from collections import Counter
 
 import pytest
 import torch
-from torch import fx
 
 from fedloom.core.vector import rec
-from fedloom.engines.by_row import ByRow
-from fedloom.engines.step_graph import STREAMS, SideBySide, write_step
+from fedloom.engines.by_row import STREAMS, ByRow, SideBySide
+from fedloom.engines.step_graph import write_step
 
 MAIN = -1
 
@@ -23,8 +22,9 @@ class Streams:
         self.now, self.made, self.done, self.known = Stream(self, MAIN), 0, {MAIN: 0}, {MAIN: {}}
         monkeypatch.setattr(torch.cuda, "current_stream", lambda: self.now)
         monkeypatch.setattr(torch.cuda, "stream", self.inside)
+        monkeypatch.setattr(torch.cuda, "Stream", self.make)
 
-    def make(self):
+    def make(self, device):
         self.made += 1
         self.done[self.made], self.known[self.made] = 0, {}
         return Stream(self, self.made)
@@ -47,55 +47,59 @@ class Stream:
             known[name] = max(known.get(name, 0), done)
 
 
-class Watched(SideBySide):
-    """Notes in which stream each value was made, and refuses to read one too early."""
-
-    def __init__(self, module, streams):
-        super().__init__(module, streams.make)
-        self.streams, self.places = streams, {}
-
-    def run_node(self, n: fx.Node):
-        result = super().run_node(n)
-        row, streams = n.meta.get("row"), self.streams
-        at = MAIN if row is None else self._streams[row % len(self._streams)].name
-        for read in n.all_input_nodes:
-            where, number = self.places[read]
-            assert where == at or streams.known[at].get(where, 0) >= number, (n, read)
-        streams.done[at] += 1
-        self.places[n] = at, streams.done[at]
-        return result
-
-
 def step(rows):
     """A step of so many rows, and what it is given: a table, and what all of them share."""
 
-    def one(v, shared):
+    def one(row, shared):
         factor = torch.tensor(2.0)
-        factor += v.sum()
-        return (rec(x=(v * shared).cumsum(0) * factor),)
+        factor += row.v.sum()
+        return (rec(x=(row.v * shared.v).cumsum(0) * factor),)
 
-    do = ByRow(lambda row, shared: one(row.v, shared.v), (0, None))
-    return do, (rec(v=torch.arange(rows * 3.0).view(rows, 3)), rec(v=torch.tensor([1.0, 2, 3])))
+    return ByRow(one, (0, None)), (rec(v=torch.arange(rows * 3.0).view(rows, 3)), rec(v=SHARED))
+
+
+SHARED = torch.tensor([1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize("rows", [1, 3, 18])
+def test_one_row_is_written_down_and_replayed_for_all(rows):
+    do, arguments = step(rows)
+    inputs = [record.v for record in arguments]
+    written = write_step(do, arguments, inputs, list)
+    assert written.operations % rows == 0 and 3 <= written.operations / rows <= 9
+    for factor in (1.0, 3.0):
+        table = factor * arguments[0].v
+        want = (table * SHARED).cumsum(1) * (2 + table.sum(1, keepdim=True))
+        (result,) = written.replay([table, SHARED])
+        assert torch.equal(result.x, want)
+    assert not written.why and torch.equal(written.result[0].x, do(*arguments)[0].x)
 
 
 @pytest.mark.parametrize("rows", [1, 3, STREAMS + 2])
 def test_each_row_is_in_a_stream_of_its_own_and_reads_nothing_too_early(rows, monkeypatch):
-    do, arguments = step(rows)
-    inputs = [record.v for record in arguments]
-    modules, real = [], fx.GraphModule
-    make = lambda *given: modules.append(real(*given)) or modules[0]
-    monkeypatch.setattr(fx, "GraphModule", make)
-    written = write_step(do, arguments, inputs, list)
-    table, shared = inputs
-    want = (table * shared).cumsum(1) * (2 + table.sum(1, keepdim=True))
-    assert not written.why and torch.equal(written.result[0].x, want)
-    streams = Streams(monkeypatch)
-    runner = Watched(modules[0], streams)
+    streams, places = Streams(monkeypatch), []
+
+    def one(row, shared):
+        now = streams.now.name
+        assert now != MAIN and streams.known[now][MAIN] == streams.done[MAIN]
+        places.append(now)
+        streams.done[now] += 1
+        return [row * shared]
+
+    side_by_side = SideBySide(one, (True, False), rows, torch.device("cuda"))
+    table, real = torch.arange(rows * 3.0).view(rows, 3), torch.stack
+
+    def stack(values):
+        assert streams.now.name == MAIN
+        assert all(streams.known[MAIN][name] == streams.done[name] for name in places)
+        return real(values)
+
+    monkeypatch.setattr(torch, "stack", stack)
     for _ in range(2):  # a graph is run before it is captured
-        (result,) = runner.run(*inputs)
-        assert torch.equal(result, want)
-    used = {where for where, _ in runner.places.values()}
-    assert used == {MAIN, *range(1, min(rows, STREAMS) + 1)}
+        streams.done[MAIN] += 1
+        (result,) = side_by_side(table, SHARED)
+        assert torch.equal(result, table * SHARED)
+    assert len(set(places)) == min(rows, STREAMS) and places[:rows] == places[rows:]
 
 
 def test_what_a_function_counts_is_counted_for_one_row():

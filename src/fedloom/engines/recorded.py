@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ..core.vector import as_bytes, leaves
+from ..core.vector import as_bytes
 from .heartbeat import beat
-from .step_graph import ModelState, Replay, StepGraph, write_step
+from .step_graph import ModelState, Replay, StepGraph, tensors_of, write_step
 
 AFTER = 8  # steps of a shape, before one is recorded
 CHECKS = 3  # steps that are computed both ways before a record stays; and one of a later round
@@ -178,7 +178,7 @@ class Recorded:
         """do(*arguments), a tuple of records, or what a replay of it gives. shape: see
         Threads.step; counts: of what `do` does; place: its round and step.
         """
-        tensors = _flat(arguments)
+        tensors = tensors_of(*arguments)
         inputs = [*tensors, *context.tensors]
         first: dict[int, int] = {}  # one tensor may be several inputs
         same = tuple(first.setdefault(id(v), n) for n, v in enumerate(inputs))
@@ -257,14 +257,6 @@ class Recorded:
 
 def _nothing() -> None:
     """The threads of a step that is replayed are known: it is not tried."""
-
-
-def _flat(arguments: tuple[Any, ...]) -> list[Tensor]:
-    """The tensors of some records; a tuple in them is a batch."""
-    tensors: list[Tensor] = []
-    for v in leaves(*arguments):
-        tensors.extend(v if isinstance(v, tuple) else (v,))
-    return tensors
 
 
 def _like(tensors: Sequence[Tensor]) -> tuple[Any, ...]:

@@ -23,10 +23,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..core.rng import others_now
 from ..core.vector import leaves, tree
-from .by_row import ByRow
+from .by_row import ByRow, SideBySide, joined
 
 WARM_UP = 3  # times that a step runs on CUDA before a graph of it is made
-STREAMS = 16  # of CUDA at most: rows of a step are computed at once there
 
 # operations that give what a value was; functions that read one, and are no operations
 _READ = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -52,22 +51,35 @@ class StepGraph(NamedTuple):
 def write_step(
     do: Callable[..., Any], arguments: tuple[Any, ...], inputs: Sequence[Tensor], state: ModelState
 ) -> StepGraph:
-    """Do a step, do(*arguments), and write it down as a function of these inputs."""
-    writer, before = _Writer(inputs), _around(inputs, state)
+    """Do a step, do(*arguments), and write it down as a function of these inputs: the tensors of
+    the arguments, and what the step reads beside them. Of a function by row one row is written.
+    """
+    rows, stacked, first = [arguments], [False] * len(inputs), inputs
+    computing: list[Callable[[], Any]] = [lambda: do(*arguments)]
+    if isinstance(do, ByRow):
+        rows, dims = do.rows(*arguments), zip(arguments, do.dims(*arguments), strict=True)
+        own = [dim == 0 for value, dim in dims for _ in tensors_of(value)]
+        stacked[: len(own)] = own
+        first = [*tensors_of(*rows[0]), *inputs[len(own) :]]
+        computing = do.computing(rows)
+    writer, before = _Writer(first), _around(inputs, state)
     with writer, _Reading(writer):
-        result = _result(writer, do, arguments)
-    outputs = [*leaves(*result)]
-    writer.end(outputs)
+        result = computing[0]()
+    writer.end([*leaves(*result)])
+    results = [result, *(compute() for compute in computing[1:])]
+    result = joined(results) if isinstance(do, ByRow) else result
     for why, now in _around(inputs, state).items():
         if before[why] != now:
             writer.refuse(why)
-    forward: Callable[..., list[Tensor]] = lambda *inputs: outputs
+    forward: Callable[..., Sequence[Tensor]] = lambda *inputs: []
     if not writer.why:
-        module = fx.GraphModule(writer.constants, writer.graph)
-        forward = module.forward
+        forward = fx.GraphModule(writer.constants, writer.graph).forward
+        if isinstance(do, ByRow):
+            device = inputs[0].device if inputs[0].is_cuda else None
+            forward = SideBySide(forward, stacked, len(rows), device)
     if not writer.why and inputs[0].is_cuda:
         try:
-            forward = _CudaGraph(module, inputs)
+            forward = _CudaGraph(forward, inputs)
         except RuntimeError as error:
             writer.refuse(f"CUDA makes no graph of it: {error}")
     like = [tree(lambda v: None, part) for part in result]
@@ -77,18 +89,16 @@ def write_step(
             outputs = iter(forward(*inputs))
         return tuple(tree(lambda _: next(outputs), part) for part in like)
 
-    return StepGraph(result, replay, len(writer.graph.nodes) - len(inputs), writer.why)
+    operations = len(rows) * (len(writer.graph.nodes) - len(inputs))
+    return StepGraph(result, replay, operations, writer.why)
 
 
-def _result(writer: _Writer, do: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """What the step gives; of every operation is written down which row it is of."""
-    if not isinstance(do, ByRow):
-        return do(*arguments)
-    rows = []
-    for writer.row, compute in enumerate(do.rows(*arguments)):
-        rows.append(compute())
-    writer.row = None
-    return do.joined(rows)
+def tensors_of(*values: Any) -> list[Tensor]:
+    """The tensors of some records; a tuple in them is a batch."""
+    tensors: list[Tensor] = []
+    for v in leaves(*values):
+        tensors.extend(v if isinstance(v, tuple) else (v,))
+    return tensors
 
 
 def _around(inputs: Sequence[Tensor], state: ModelState) -> dict[str, Any]:
@@ -108,7 +118,6 @@ class _Operations:
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()
         self.graph, self.constants, self.why = fx.Graph(), dict[str, Tensor](), ""
-        self.row: int | None = None  # what is computed now; None: what all rows share
         self._nodes = WeakTensorKeyDictionary()
         self._fixed: set[fx.Node] = set()  # what does not depend on the inputs
         for n, v in enumerate(inputs):
@@ -155,7 +164,7 @@ class _Operations:
             _, name, overload = str(func).split(".")
             func = getattr(getattr(torch.ops.aten, name.removesuffix("_")), overload)
         args, kwargs = tree_map_only(Tensor, self._nodes.__getitem__, (args, kwargs))
-        node = self._placed(self.graph.call_function(func, args, kwargs))
+        node = self.graph.call_function(func, args, kwargs)
         results = [(out, node)]
         if isinstance(out, (tuple, list)):
             results = [(v, self._call(operator.getitem, node, n)) for n, v in enumerate(out)]
@@ -169,16 +178,12 @@ class _Operations:
         """A number of the program, such as torch.tensor(2.0): every replay has its own."""
         name = f"c{len(self.constants)}"
         self.constants[name] = value.clone()
-        node = self._call(torch.ops.aten.clone.default, self._placed(self.graph.get_attr(name)))
+        node = self._call(torch.ops.aten.clone.default, self.graph.get_attr(name))
         self._fixed.add(node)
         return node
 
     def _call(self, func: Callable[..., Any], *args: Any) -> fx.Node:
-        return self._placed(self.graph.call_function(func, args))
-
-    def _placed(self, node: fx.Node) -> fx.Node:
-        node.meta["row"] = self.row
-        return node
+        return self.graph.call_function(func, args)
 
 
 class _Writer(_Operations, TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types
@@ -211,41 +216,14 @@ def _line() -> str:
     return ""
 
 
-class SideBySide(fx.Interpreter):
-    """Does the operations of a graph on CUDA, those of each row in a stream of its own: rows read
-    what was there before the first of them, and nothing of each other. Not seen on a GPU yet.
-    """
-
-    def __init__(self, module: fx.GraphModule, stream: Callable[[], Any] = torch.cuda.Stream):
-        super().__init__(module)
-        rows = {node.meta.get("row") for node in module.graph.nodes} - {None}
-        self._streams = [stream() for _ in range(min(len(rows), STREAMS))]
-        self._apart = set[int]()  # streams that have begun, and must be waited for
-
-    def run_node(self, n: fx.Node) -> Any:
-        """See fx.Interpreter."""
-        main, row = torch.cuda.current_stream(), n.meta.get("row")
-        if row is None:
-            for used in self._apart:
-                main.wait_stream(self._streams[used])
-            self._apart.clear()
-            return super().run_node(n)
-        stream = self._streams[used := row % len(self._streams)]
-        if used not in self._apart:
-            stream.wait_stream(main)
-            self._apart.add(used)
-        with torch.cuda.stream(stream):
-            return super().run_node(n)
-
-
 class _CudaGraph:
     """A record on CUDA: one launch, into memory of its own. Not seen on a GPU yet."""
 
-    def __init__(self, module: fx.GraphModule, inputs: Sequence[Tensor]) -> None:
+    def __init__(self, forward: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> None:
         """Raises RuntimeError for what cannot be captured."""
         self._inputs = [v.clone() for v in inputs]
         with torch.no_grad(), torch.cuda.device(inputs[0].device):
-            forward, now = SideBySide(module).run, torch.cuda.current_stream()
+            now = torch.cuda.current_stream()
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's is not
             side.wait_stream(now)
             with torch.cuda.stream(side):
