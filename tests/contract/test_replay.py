@@ -53,6 +53,7 @@ CASES: dict[str, Callable[[], Trial]] = {
     "feedback": _kind("way down, both"),
     "workers": _kind("feddyn", engine="workers:2"),
     "vectorised": _kind("fafed", engine="vectorised:3"),
+    "streams": _kind("fafed", engine="streams:3"),
     "vectorised, in one sum": _kind(engine="vectorised:3", stages=()),
     "a loss of a whole batch": _kind("fedavg", engine="vectorised:3", objective=MOON()),
     "client states of a loss": _kind("fedavg", objective=MOON()),
