@@ -207,6 +207,17 @@ def test_a_number_that_changes_between_calls_is_found_by_the_checks(when: int) -
     assert "other bits" in next(iter(steps.recorded.refused.values()))
 
 
+@pytest.mark.parametrize(("drift", "found"), [(1e-4, False), (1e-2, True)])
+def test_on_cuda_the_checks_ask_for_rounding_and_not_for_bits(drift: float, found: bool) -> None:
+    number = 1.0
+    steps = Steps(lambda x: x * number)
+    steps.recorded = Recorded(after=1, clock=steps.time, exact=False)
+    for n in range(10):
+        number = 1.0 + drift * (n > 2)
+        steps(torch.tensor([1.0, -50.0]))
+    assert bool(steps.recorded.refused) is found
+
+
 def test_what_a_step_counts_is_counted_by_its_replays_at_their_place() -> None:
     steps = Steps(doubled)
     for _ in range(8):

@@ -24,7 +24,7 @@ AFTER = 8  # steps of a shape, before one is recorded
 CHECKS = 3  # steps that are computed both ways before a record stays; and one of a later round
 FASTER = 0.95  # times as long: several threads, and a replay, must gain that much
 MOST = 16  # steps that are recorded in a run
-NEAR = 1e-3  # the largest difference of a replay to a step on CUDA, as a part of a vector's largest
+NEAR = 1e-3  # on CUDA the largest difference of a replay to a step, as a part of a vector's largest
 LONG = 4e-4  # seconds of an operation: a replay saves about 1e-5 of each
 
 T = TypeVar("T")
@@ -89,9 +89,7 @@ def same_bytes(one: Any, many: Any) -> bool:
 
 
 def _near(one: Any, many: Any) -> bool:
-    """True if all tensors on CUDA, where the order of additions is not promised, are equal up to
-    NEAR of their largest value.
-    """
+    """True if all tensors are equal up to NEAR of their largest value."""
     pairs = [
         (a.double(), b.double()) for a, b in zip(tree_leaves(one), tree_leaves(many), strict=True)
     ]
@@ -148,8 +146,8 @@ class Record:
 
 class Recorded:
     """The steps of a run, replayed where that changes nothing but the time. threads: of a step;
-    after: see AFTER; clock: seconds, not those of other programs on a CPU. refused: {what a step
-    is: why it is not replayed}.
+    after: see AFTER; clock: seconds, not those of other programs on a CPU; exact: to the bit, which
+    CUDA does not promise. refused: {what a step is: why it is not replayed}.
     """
 
     def __init__(
@@ -157,8 +155,9 @@ class Recorded:
         threads: Threads | None = None,
         after: int | None = None,
         clock: Callable[[], float] = time.process_time,
+        exact: bool = True,
     ) -> None:
-        self._threads, self._clock = threads or Threads(1), clock
+        self._threads, self._clock, self._exact = threads or Threads(1), clock, exact
         # the first step of a shape is the one that threads are tried on
         self._after = max(AFTER if after is None else after, int(self._threads.number > 1))
         self._occurrences, self._records = Counter[Hashable](), dict[Hashable, Record]()
@@ -213,7 +212,7 @@ class Recorded:
             return step.result
         result, slow = self._timed(computed, do)
         other, fast = self._timed(computed, lambda *_: record.replay(inputs))
-        alike = (_near if result[0].is_cuda else same_bytes)(result, other)
+        alike = (same_bytes if self._exact else _near)(result, other)
         if why := record.check(alike, (slow, fast), place[0]):
             self._refuse(key, why)
         return result

@@ -47,8 +47,9 @@ class Vectorised(InProcess):
         # a count of calls would count the steps that are computed twice, to compare them
         if net.device.type == "cpu" and all(b.is_floating_point() for b in net.module.buffers()):
             threads = Threads(min(torch.get_num_threads(), processors()))
-        clock = time.perf_counter if net.device.type == "cuda" else time.process_time
-        self.recorded = Recorded(threads, self._after, clock)
+        on_cuda = net.device.type == "cuda"
+        clock = time.perf_counter if on_cuda else time.process_time
+        self.recorded = Recorded(threads, self._after, clock, exact=not on_cuda)
         self._clients = Clients(plan, fed, net, self.chunk, None, self.recorded, self.by_row)
 
 
