@@ -35,6 +35,14 @@ def device_of(name: str) -> torch.device:
     return torch.device("cpu") if one.device.type == "cpu" else one.device
 
 
+def wait_for(device: torch.device) -> None:
+    """Return once a GPU has done what was asked of it; a CPU has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
 def move_to(part: Any, device: torch.device) -> Any:
     """A loss, a metric or an objective with its tensors on a device: those in its attributes, in
     lists, tables and modules, and in the arguments of a functools.partial. Objects without tensors

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from ..core.device import wait_for
 from ..core.net import Net
 from ..core.products import has_bfloat16
 from ..core.vector import leaves, rec, tree
@@ -68,8 +69,7 @@ def time_round(plan: Plan, fed: Federation, net: Net, engine: Engine, clients: i
     """
 
     def clock() -> float:
-        if net.device.type == "cuda":
-            torch.cuda.synchronize(net.device)
+        wait_for(net.device)
         return time.perf_counter()
 
     members = list(range(min(clients, fed.population)))
@@ -147,8 +147,7 @@ class _OneByOne(Serial):
 def _seconds(train: Callable[[], Any], like: Tensor) -> float:
     began = time.perf_counter()
     train()
-    if like.is_cuda:
-        torch.cuda.synchronize(like.device)
+    wait_for(like.device)
     return time.perf_counter() - began
 
 

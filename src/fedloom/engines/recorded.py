@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ..core.device import wait_for
 from ..core.vector import as_bytes
 from .heartbeat import beat
 from .step_graph import ModelState, Replay, StepGraph, tensors_of, write_step
@@ -249,8 +250,7 @@ class Recorded:
     def _timed(self, computed: Callable[..., Any], work: Callable[..., Any]) -> tuple[Any, float]:
         start = self._clock()
         result = computed(work)
-        if result[0].is_cuda:
-            torch.cuda.synchronize()
+        wait_for(result[0].device)
         return result, self._clock() - start
 
 
