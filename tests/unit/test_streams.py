@@ -8,7 +8,7 @@ import torch
 
 from fedloom.core.vector import rec
 from fedloom.engines.by_row import STREAMS, ByRow, SideBySide
-from fedloom.engines.step_graph import write_step
+from fedloom.engines.step_graph import InputMemory, write_step
 
 MAIN = -1
 
@@ -112,3 +112,21 @@ def test_what_a_function_counts_is_counted_for_one_row():
 
     ByRow(one, 0, (counts,))(torch.eye(3))
     assert seen == [{"before": 2}] * 3 and counts == {"before": 2, "calls": 1}
+
+
+def test_what_has_not_changed_is_not_copied_again():
+    model, batch = torch.zeros(3), torch.zeros(2)
+    memory = InputMemory([model, batch])
+
+    def copied(*inputs):
+        before = [v._version for v in memory.tensors]
+        memory.fill(inputs)
+        assert all(map(torch.equal, memory.tensors, inputs))
+        return [v._version - old for v, old in zip(memory.tensors, before, strict=True)]
+
+    assert copied(model, torch.ones(2)) == [0, 1]
+    assert copied(model.add_(1), torch.ones(2)) == [1, 1]  # the same tensor, written into
+    other = torch.full((3,), 5.0)
+    assert copied(other, batch) == [1, 1] and copied(other, batch) == [0, 0]
+    del other
+    assert copied(torch.zeros(3), batch) == [1, 0]  # perhaps where the other one was

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 import traceback
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -216,26 +217,43 @@ def _line() -> str:
     return ""
 
 
+class InputMemory:
+    """The memory that a graph on CUDA reads: what a step is given is copied there, unless it is the
+    same tensor as last time, which nobody has written into.
+    """
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        self.tensors = [v.clone() for v in inputs]
+        self._last = [(weakref.ref(v), v._version) for v in inputs]
+
+    def fill(self, inputs: Sequence[Tensor]) -> None:
+        """Take what this step is given."""
+        for n, (memory, v) in enumerate(zip(self.tensors, inputs, strict=True)):
+            last, version = self._last[n]
+            if last() is not v or version != v._version:
+                memory.copy_(v)
+                self._last[n] = weakref.ref(v), v._version
+
+
 class _CudaGraph:
     """A record on CUDA: one launch, into memory of its own. Not seen on a GPU yet."""
 
     def __init__(self, forward: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> None:
         """Raises RuntimeError for what cannot be captured."""
-        self._inputs = [v.clone() for v in inputs]
+        self._memory = InputMemory(inputs)
         with torch.no_grad(), torch.cuda.device(inputs[0].device):
             now = torch.cuda.current_stream()
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's is not
             side.wait_stream(now)
             with torch.cuda.stream(side):
                 for _ in range(WARM_UP):
-                    forward(*self._inputs)
+                    forward(*self._memory.tensors)
             now.wait_stream(side)
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph):
-                self._outputs = forward(*self._inputs)
+                self._outputs = forward(*self._memory.tensors)
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
-        for buffer, v in zip(self._inputs, inputs, strict=True):
-            buffer.copy_(v)
+        self._memory.fill(inputs)
         self._graph.replay()
         return [v.clone() for v in self._outputs]  # the next replay overwrites them
