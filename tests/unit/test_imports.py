@@ -222,6 +222,9 @@ fedloom.Experiment
 assert torch.equal(state, torch.random.get_rng_state()) and threads == torch.get_num_threads()
 optional = {"matplotlib", "sklearn", "jinja2", "loky", "click", "rich", "scipy"}
 optional |= {"pooch", "pandas", "sympy", "torch._dynamo"}
+assert not optional & set(sys.modules)
+torch.vmap(abs)(torch.ones(1))  # in old versions of torch it loads the compiler
+optional -= set(sys.modules)
 from fedloom import Experiment, FedAvg, data, models
 for engine, cohort in (("auto", 5), ("auto", 20)):  # serial, and vectorised
     of = {"algorithm": FedAvg(), "model": models.mlp(64), "data": data.digits(), "rounds": 1}
