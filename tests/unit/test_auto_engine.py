@@ -24,12 +24,13 @@ from fedloom.engines import (
     make_engine,
     one_step,
     ranges,
+    recorded,
 )
 from fedloom.engines.auto import Choice, choose_chunk, family_of
 from fedloom.engines.client_results import Request
 from fedloom.engines.ranges import default_chunk
 from fedloom.engines.together import Together
-from fedloom.errors import ClientError, CompositionError, ConfigError, WorkerError
+from fedloom.errors import ClientError, ConfigError, WorkerError
 from fedloom.experiment import processes
 from fedloom.federation.clock import Asynchronous
 from fedloom.recipes import RECIPES
@@ -129,7 +130,7 @@ def test_the_rule_asks_neither_clock_nor_machine(monkeypatch):
 
 
 # -------------------------------------------------------------------------------------- on a GPU
-def fastest(monkeypatch, seconds):
+def fastest(monkeypatch, seconds, clients=40):
     """What is chosen where rounds take so long, by the engine's name; an error is raised."""
     asked = []
 
@@ -143,7 +144,7 @@ def fastest(monkeypatch, seconds):
     with monkeypatch.context() as patch:
         patch.setattr(auto, "time_round", timed)
         patch.setattr(Net, "device", torch.device("cuda", 0))
-        return family_of(loop.plan, loop.fed, loop.net, 40), asked
+        return family_of(loop.plan, loop.fed, loop.net, clients), asked
 
 
 def test_on_a_gpu_the_way_that_takes_the_least_time_is_chosen(monkeypatch):
@@ -153,25 +154,37 @@ def test_on_a_gpu_the_way_that_takes_the_least_time_is_chosen(monkeypatch):
 
 
 def test_clients_that_a_gpu_cannot_hold_are_halved_and_ways_that_fail_left_out(monkeypatch):
-    full, no = ClientError("40 clients at once do not fit"), CompositionError("no vmap")
+    full, no = ranges.TooManyError("40 clients do not fit"), ClientError("it branches")
     seconds = {"vectorised:40": full, "vectorised:20": full, "vectorised:10": 0.1}
     choice, asked = fastest(monkeypatch, seconds | {"streams:16": no})
     assert asked == ["vectorised:40", "vectorised:20", "vectorised:10", "streams:16", "serial"]
     assert choice.family == "vectorised:10"
     choice, _ = fastest(monkeypatch, {"vectorised:40": no, "streams:16": no})
     assert choice.family == "serial"
+    _, asked = fastest(monkeypatch, {}, clients=0)  # as in rounds that are mostly empty
+    assert asked == ["serial"]
 
 
 @pytest.mark.parametrize("kind", [Vectorised, Streams])
 def test_a_round_is_timed_once_its_steps_are_replayed_and_leaves_no_trace(kind, monkeypatch):
     loop, engine = small(FedAvg(), local=Local(steps=30, batch=4)).build(), kind(4, after=1)
-    before = [v.clone() for v in loop.net.module.parameters()]
-    now = iter(range(99))
-    monkeypatch.setattr(auto.time, "perf_counter", lambda: next(now))
+    weights = [*loop.net.module.parameters()]
+    before = [v.clone() for v in weights]
+    replayed, real = [], engine.map
+
+    def map(request, task):
+        result = real(request, task)
+        replayed.append(engine.recorded.replayed)
+        return result
+
+    engine.map = map
+    monkeypatch.setattr(auto.time, "perf_counter", lambda: len(replayed))
+    monkeypatch.setattr(recorded, "FASTER", 1e9)
     assert one_step.time_round(loop.plan, loop.fed, loop.net, engine, 4) == 1
-    assert engine.recorded.replayed >= one_step.FIRST_STEPS
-    assert all(map(torch.equal, before, loop.net.module.parameters()))
-    assert next(now) == 4  # before three rounds, and after
+    assert replayed[-1] - replayed[-2] == one_step.FIRST_STEPS
+    assert all(
+        torch.equal(*pair) for pair in zip(before, loop.net.module.parameters(), strict=True)
+    )
 
 
 # ----------------------------------------------------------------------- the run measures itself

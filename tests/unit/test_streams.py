@@ -1,14 +1,19 @@
-"""The rows of a step on CUDA: each in a stream of its own, on a stand-in for CUDA's streams."""
+"""Steps on CUDA, on a stand-in for torch.cuda: rows in streams of their own, and graphs."""
 
 import contextlib
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedloom.core.vector import rec
+from fedloom.engines import cuda_graph, recorded
 from fedloom.engines.by_row import STREAMS, ByRow, SideBySide
-from fedloom.engines.step_graph import InputMemory, write_step
+from fedloom.engines.cuda_graph import CaptureError, CudaGraph
+from fedloom.engines.recorded import Recorded, StepContext
+from fedloom.engines.step_graph import write_step
 
 MAIN = -1
 
@@ -32,8 +37,10 @@ class Streams:
     @contextlib.contextmanager
     def inside(self, stream):
         before, self.now = self.now, stream
-        yield
-        self.now = before
+        try:
+            yield
+        finally:
+            self.now = before
 
 
 class Stream:
@@ -114,19 +121,117 @@ def test_what_a_function_counts_is_counted_for_one_row():
     assert seen == [{"before": 2}] * 3 and counts == {"before": 2, "calls": 1}
 
 
-def test_what_has_not_changed_is_not_copied_again():
-    model, batch = torch.zeros(3), torch.zeros(2)
-    memory = InputMemory([model, batch])
+# ------------------------------------------------------------- graphs, on a stand-in for torch.cuda
+class Replayed(TorchDispatchMode):
+    """What a CUDA graph does: the operations inside once more, into the same memory."""
 
-    def copied(*inputs):
-        before = [v._version for v in memory.tensors]
-        memory.fill(inputs)
-        assert all(map(torch.equal, memory.tensors, inputs))
-        return [v._version - old for v, old in zip(memory.tensors, before, strict=True)]
+    def __init__(self, streams):
+        super().__init__()
+        self.streams, self.done = streams, []
 
-    assert copied(model, torch.ones(2)) == [0, 1]
-    assert copied(model.add_(1), torch.ones(2)) == [1, 1]  # the same tensor, written into
-    other = torch.full((3,), 5.0)
-    assert copied(other, batch) == [1, 1] and copied(other, batch) == [0, 0]
-    del other
-    assert copied(torch.zeros(3), batch) == [1, 0]  # perhaps where the other one was
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        self.done.append((func, args, kwargs or {}, out))
+        return out
+
+    def replay(self):
+        for func, args, kwargs, out in self.done:
+            again = func(*args, **kwargs)
+            if again is not out and again.data_ptr() != out.data_ptr():
+                out.copy_(again)
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """torch.cuda with graphs that replay on the CPU; why: an error of the next capture."""
+    streams = Streams(monkeypatch)
+    fake = SimpleNamespace(streams=streams, why="", captured=0, places=[])
+
+    @contextlib.contextmanager
+    def graph(captured, pool, stream):
+        fake.places.append((pool, stream.name))
+        before, streams.now = streams.now, stream
+        with captured:
+            yield
+        if fake.why:  # torch's own leaves its stream the current one then
+            raise RuntimeError(fake.why)
+        streams.now, captured.done = before, [*captured.done]
+
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Replayed(streams))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    cuda_graph.place_of.cache_clear()
+    yield fake
+    cuda_graph.place_of.cache_clear()
+
+
+def test_a_graph_reads_what_it_is_given_and_its_results_stay(cuda):
+    calls = []
+
+    def function(a, b):
+        calls.append(1)
+        return [(a * 2).add_(b), a.sum()]
+
+    x, y = torch.ones(3), torch.ones(3)
+    graph = CudaGraph(function, [x, y])
+    count = len(calls)
+    first = graph(x, y)
+    y.data.mul_(5)  # which no counter of torch's tells
+    second = graph(torch.full((3,), 2.0), y)
+    assert first[0].tolist() == [3.0] * 3 and first[1] == 3
+    assert second[0].tolist() == [9.0] * 3 and second[1] == 6
+    assert len(calls) == count == cuda_graph.WARM_UP + 1 and cuda.streams.now.name == MAIN
+
+
+def test_graphs_share_a_stream_and_their_memory(cuda):
+    for n in range(1, 3):
+        CudaGraph(lambda a: [a + 1], [torch.ones(n)])
+    assert len(set(cuda.places)) == 1
+
+
+def test_after_a_capture_that_fails_the_stream_is_the_one_of_before(cuda):
+    cuda.why = "operation not permitted when stream is capturing"
+    with pytest.raises(CaptureError, match="CUDA makes no graph of it: operation not permitted"):
+        CudaGraph(lambda a: [a + 1], [torch.ones(2)])
+    assert cuda.streams.now.name == MAIN
+
+
+def test_a_step_that_cannot_be_captured_runs_as_it_is_and_no_other_is_tried(monkeypatch):
+    def fails(*given):
+        raise CaptureError("CUDA makes no graph of it: no")
+
+    monkeypatch.setattr(recorded, "write_step", fails)
+    records = Recorded(after=1)
+    for length in (2, 2, 2, 3, 3, 3):
+        arguments = (rec(x=torch.ones(length)),)
+        beside = StepContext.of((), list, "step")
+        do = lambda record: (rec(x=record.x * 2),)
+        (result,) = records.step("shape", do, arguments, beside, (Counter(),), (0, 0))
+        assert result.x.tolist() == [2.0] * length
+    assert [*records.refused.values()] == ["CUDA makes no graph of it: no"]
+    assert records.recordings == recorded.MOST
+
+
+# --------------------------------------------------------------------------- what else is written
+def written(do, *inputs):
+    return write_step(lambda *records: (rec(x=do(*inputs)),), (), inputs, list)
+
+
+def test_only_what_a_step_reads_is_given_to_its_replay():
+    a, b = torch.ones(2), torch.ones(3)
+    step = written(lambda a, b: a * 2, a, b)
+    assert step.replay([torch.full((2,), 3.0), None])[0].x.tolist() == [6.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("do", "why"),
+    [
+        (lambda a, b: a * 2, ""),
+        (lambda a, b: [b * 2, a * 2][1], "it reads or makes a tensor on meta"),
+        (lambda a, b: a.to("meta"), "it reads or makes a tensor on meta"),
+    ],
+)
+def test_a_step_that_leaves_the_device_is_not_recorded(do, why):
+    """A graph on CUDA would read the other device once, when it is made."""
+    assert written(do, torch.ones(2), torch.ones((), device="meta")).why.startswith(why)

@@ -106,7 +106,8 @@ def estimate(config: Config, seeds: int) -> str:
 
 def _circumstances(experiment: Experiment, workers: int) -> Iterator[Row]:
     if (choice := experiment.choice) is not None:
-        auto = "; a long run tries processes with the same bits" * (choice.setting == "auto")
+        on_cpu = choice.setting == "auto" and experiment.net().device.type == "cpu"
+        auto = "; a long run tries processes with the same bits" * on_cpu
         yield "engine", str(experiment.used_engine), choice.why + auto
     if workers:
         note = f"not started here: the times are one process's, shared among {workers}"

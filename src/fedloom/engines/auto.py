@@ -19,13 +19,13 @@ from torch import nn
 
 from ..core.net import Net
 from ..core.products import gains
-from ..errors import ClientError, ConfigError, FedloomError, WorkerError
+from ..errors import ConfigError, FedloomError, WorkerError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .base import processors
 from .client_results import RangeResult, Request, TrainTask, join_results
 from .one_step import time_round, try_step
-from .ranges import default_chunk
+from .ranges import TooManyError, default_chunk
 from .serial import Serial
 from .vectorised import Streams, Vectorised
 from .vmap_refusals import MANY, refuse_model
@@ -76,7 +76,7 @@ def family_of(plan: Plan, fed: Federation, net: Net, clients: int, shares: int =
     of two clients; on a GPU, how long a round takes.
     """
     if net.device.type != "cpu":
-        return fastest(plan, fed, net, chunk_of(clients, shares))
+        return fastest(plan, fed, net, max(1, chunk_of(clients, shares)))
     batch = fed.local.batch or len(fed.data.clients.of(0))
     chunk = chunk_of(clients, shares, CHUNK_OF_CONVOLUTIONS if convolves(net) else CHUNK)
     why_not = one_by_one(net, clients, batch, shares)
@@ -105,7 +105,7 @@ def fastest(plan: Plan, fed: Federation, net: Net, chunk: int) -> Choice:
             try:
                 seconds[engine.text] = time_round(plan, fed, net, engine, chunk)
                 break
-            except ClientError:
+            except TooManyError:
                 size //= 2
             except FedloomError:
                 break

@@ -38,6 +38,10 @@ BUDGET = 1 << 30  # bytes that they may take by default
 VECTORS = 12  # vectors of length d per client: x, gradient, direction, message, states, sums
 
 
+class TooManyError(ClientError):
+    """Clients do not fit into the memory together."""
+
+
 def passes_over_all(plan: Plan) -> bool:
     """True if a method asks for job.full, or cannot be tried on zeros."""
     try:
@@ -154,19 +158,19 @@ class Clients:
                 download = downloads[self.fed.capacity(i)]
                 client.take_in(out, sent.pop(i), download, place, at._replace(client=i))
 
-    def _too_many(self, clients: list[int], round: int) -> ClientError:
+    def _too_many(self, clients: list[int], round: int) -> TooManyError:
         """The error about clients that do not fit into the memory together. Fewer at once would
         change the bits of a run that goes on, so that it ends.
         """
         device, count = self.net.device, len(clients)
         if count > 1:
-            return ClientError(
+            return TooManyError(
                 f"round {round + 1}: {count} clients at once do not fit into the memory of {device}"
                 f"; start anew with engine = {self.name}:{count // 2}, or serial (how many are "
                 "computed at once belongs to the bits, so that a run never changes it)"
             )
         need = _bytes_of_client(self.client) / 2**30
-        return ClientError(
+        return TooManyError(
             f"client {clients[0]}, round {round + 1}: a client takes {need:.3g} GiB or more, "
             f"which {device} does not have free; lower local.batch, take a smaller model, or "
             "give device = cpu"

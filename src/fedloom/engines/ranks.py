@@ -90,11 +90,12 @@ class Ranks:
         busy = -(-self._clients // self.chunk)
         if 0 < busy < self.group.size:
             least = -(-self._clients // self.group.size)
+            many = self._run.name if isinstance(self._run, Vectorised) else "vectorised"
             raise ConfigError(
                 f"engine = {self.text}: the largest cohort, of {self._clients}, is {busy} chunk"
                 f"{'s' * (busy > 1)} of {self.chunk} clients, and there are {self.group.size} "
-                f"ranks; take chunks of at most {least} clients, as in engine = "
-                f"vectorised:{least}, or start fewer ranks"
+                f"ranks; take chunks of at most {least} clients, as in engine = {many}:{least}, "
+                "or start fewer ranks"
             )
         _, error = self.group.attempt(lambda: self._run.open(plan, fed, net))
         self.group.gather(None, error)

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..core.device import wait_for
 from ..core.vector import as_bytes
+from .cuda_graph import CaptureError
 from .heartbeat import beat
 from .step_graph import ModelState, Replay, StepGraph, tensors_of, write_step
 
@@ -26,7 +27,9 @@ CHECKS = 3  # steps that are computed both ways before a record stays; and one o
 FASTER = 0.95  # times as long: several threads, and a replay, must gain that much
 MOST = 16  # steps that are recorded in a run
 NEAR = 1e-3  # on CUDA the largest difference of a replay to a step, as a part of a vector's largest
-LONG = 4e-4  # seconds of an operation: a replay saves about 1e-5 of each
+NOTHING = 1e-6  # what such a largest value is at least
+LONG = 4e-4  # seconds of an operation on a CPU: a replay saves about 1e-5 of each
+AFTER_ON_CUDA = 2  # as AFTER, where a replay saves more
 
 T = TypeVar("T")
 Counts = tuple[Counter[tuple[int, int]], ...]  # by step and batch, see LocalRound.gradients
@@ -69,7 +72,7 @@ class Threads:
             why = "they gain nothing"
         self._threads[shape] = threads = 1 if why else self.number
         _log.info(
-            "engine vectorised: steps of shape %s take %d of %d threads%s",
+            "many clients at once: steps of shape %s take %d of %d threads%s",
             *(shape, threads, self.number, f": {why}" if why else ""),
         )
         return one
@@ -90,15 +93,14 @@ def same_bytes(one: Any, many: Any) -> bool:
 
 
 def _near(one: Any, many: Any) -> bool:
-    """True if all tensors are equal up to NEAR of their largest value."""
-    pairs = [
-        (a.double(), b.double()) for a, b in zip(tree_leaves(one), tree_leaves(many), strict=True)
-    ]
-    return all(
-        torch.allclose(a, b, rtol=0.0, atol=NEAR * float(b.abs().max()), equal_nan=True)
-        for a, b in pairs
-        if b.numel()
-    )
+    """True if all tensors are equal up to NEAR of their largest finite value."""
+    for pair in zip(tree_leaves(one), tree_leaves(many), strict=True):
+        a, b = (v.double() for v in pair)
+        finite = b[b.isfinite()].abs()
+        bound = NEAR * max(float(finite.max()) if len(finite) else 0.0, NOTHING)
+        if not torch.allclose(a, b, rtol=0.0, atol=bound, equal_nan=True):
+            return False
+    return True
 
 
 class StepContext(NamedTuple):
@@ -159,8 +161,9 @@ class Recorded:
         exact: bool = True,
     ) -> None:
         self._threads, self._clock, self._exact = threads or Threads(1), clock, exact
+        usual = AFTER if exact else AFTER_ON_CUDA
         # the first step of a shape is the one that threads are tried on
-        self._after = max(AFTER if after is None else after, int(self._threads.number > 1))
+        self._after = max(usual if after is None else after, int(self._threads.number > 1))
         self._occurrences, self._records = Counter[Hashable](), dict[Hashable, Record]()
         self._step_seconds: dict[Hashable, float] = {}  # by the last step before the recording
         self.refused: dict[Hashable, str] = {}
@@ -176,13 +179,36 @@ class Recorded:
         place: tuple[int, int],
     ) -> Any:
         """do(*arguments), a tuple of records, or what a replay of it gives. shape: see
-        Threads.step; counts: of what `do` does; place: its round and step.
+        Threads.step; counts: of what `do` does; place: its round and step. If a GPU's memory runs
+        out, the records are forgotten before the step is.
         """
+        before = [counter.copy() for counter in counts]
+        try:
+            return self._step(shape, do, arguments, context, counts, place, before)
+        except torch.OutOfMemoryError:
+            if not self._records:
+                raise
+        self._records.clear()
+        self.recordings = MOST
+        torch.cuda.empty_cache()
+        _set(counts, before)
+        return do(*arguments)
+
+    def _step(
+        self,
+        shape: Hashable,
+        do: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        context: StepContext,
+        counts: Counts,
+        place: tuple[int, int],
+        before: Sequence[Counter[tuple[int, int]]],
+    ) -> Any:
         tensors = tensors_of(*arguments)
         inputs = [*tensors, *context.tensors]
         first: dict[int, int] = {}  # one tensor may be several inputs
         same = tuple(first.setdefault(id(v), n) for n, v in enumerate(inputs))
-        key = shape, context.kind, _like(tensors), same
+        key, device = (shape, context.kind, _like(tensors), same), inputs[0].device
 
         record = self._records.get(key)
         if record is not None and not record.needs_check(place[0]):
@@ -191,7 +217,6 @@ class Recorded:
             for counter, new in zip(counts, record.counts, strict=True):
                 counter.update({(place[1], batch): count for batch, count in new.items()})
             return self._threads.step(shape, lambda *_: record.replay(inputs), arguments, _nothing)
-        before = [counter.copy() for counter in counts]
 
         def computed(work: Callable[..., Any]) -> Any:
             return self._threads.step(shape, work, arguments, lambda: _set(counts, before))
@@ -200,7 +225,7 @@ class Recorded:
             self._occurrences[key] += 1
             number = self._occurrences[key]
             if number == self._after:
-                result, self._step_seconds[key] = self._timed(computed, do)
+                result, self._step_seconds[key] = self._timed(computed, do, device)
                 return result
             if number < self._after or key in self.refused or self.recordings >= MOST:
                 return computed(do)
@@ -211,8 +236,8 @@ class Recorded:
             if key not in self.refused:
                 self._records[key] = Record(step.replay, _new(counts, before), place[0])
             return step.result
-        result, slow = self._timed(computed, do)
-        other, fast = self._timed(computed, lambda *_: record.replay(inputs))
+        result, slow = self._timed(computed, do, device)
+        other, fast = self._timed(computed, lambda *_: record.replay(inputs), device)
         alike = (same_bytes if self._exact else _near)(result, other)
         if why := record.check(alike, (slow, fast), place[0]):
             self._refuse(key, why)
@@ -230,13 +255,17 @@ class Recorded:
         self.recordings += 1
         try:
             step: StepGraph = computed(lambda *now: write_step(do, now, inputs, model_state))
+        except CaptureError as error:
+            self.recordings = MOST
+            self._refuse(key, str(error))
+            return None
         except Exception as error:
             self._refuse(key, f"recording it fails: {error}")
             return None
         each = self._step_seconds.pop(key, 0.0) / max(1, step.operations)
         if step.why:
             self._refuse(key, step.why)
-        elif each > LONG:
+        elif self._exact and each > LONG:
             self._refuse(key, f"its operations take {1e6 * each:.0f} microseconds each")
         return step
 
@@ -244,13 +273,16 @@ class Recorded:
         """Replay no such step, and say why."""
         self._records.pop(key, None)
         if why not in self.refused.values():
-            _log.info("engine vectorised: some steps are not recorded and replayed: %s", why)
+            _log.info("many clients at once: some steps are not recorded and replayed: %s", why)
         self.refused[key] = why
 
-    def _timed(self, computed: Callable[..., Any], work: Callable[..., Any]) -> tuple[Any, float]:
+    def _timed(
+        self, computed: Callable[..., Any], work: Callable[..., Any], device: torch.device
+    ) -> tuple[Any, float]:
+        wait_for(device)
         start = self._clock()
         result = computed(work)
-        wait_for(result[0].device)
+        wait_for(device)
         return result, self._clock() - start
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import operator
 import traceback
-import weakref
 from collections.abc import Callable, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +25,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ..core.rng import others_now
 from ..core.vector import leaves, tree
 from .by_row import ByRow, SideBySide, joined
-
-WARM_UP = 3  # times that a step runs on CUDA before a graph of it is made
+from .cuda_graph import CudaGraph
 
 # operations that give what a value was; functions that read one, and are no operations
 _READ = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -54,6 +53,7 @@ def write_step(
 ) -> StepGraph:
     """Do a step, do(*arguments), and write it down as a function of these inputs: the tensors of
     the arguments, and what the step reads beside them. Of a function by row one row is written.
+    Raises CaptureError.
     """
     rows, stacked, first = [arguments], [False] * len(inputs), inputs
     computing: list[Callable[[], Any]] = [lambda: do(*arguments)]
@@ -73,24 +73,22 @@ def write_step(
         if before[why] != now:
             writer.refuse(why)
     forward: Callable[..., Sequence[Tensor]] = lambda *inputs: []
+    used = writer.used()
     if not writer.why:
         forward = fx.GraphModule(writer.constants, writer.graph).forward
+        device = inputs[0].device if inputs[0].is_cuda else None
         if isinstance(do, ByRow):
-            device = inputs[0].device if inputs[0].is_cuda else None
-            forward = SideBySide(forward, stacked, len(rows), device)
-    if not writer.why and inputs[0].is_cuda:
-        try:
-            forward = _CudaGraph(forward, inputs)
-        except RuntimeError as error:
-            writer.refuse(f"CUDA makes no graph of it: {error}")
+            forward = SideBySide(forward, [*compress(stacked, used)], len(rows), device)
+        if device is not None:
+            forward = CudaGraph(forward, [*compress(inputs, used)])
     like = [tree(lambda v: None, part) for part in result]
 
     def replay(inputs: Sequence[Tensor]) -> Any:
         with torch.no_grad():
-            outputs = iter(forward(*inputs))
+            outputs = iter(forward(*compress(inputs, used)))
         return tuple(tree(lambda _: next(outputs), part) for part in like)
 
-    operations = len(rows) * (len(writer.graph.nodes) - len(inputs))
+    operations = len(rows) * (len(writer.graph.nodes) - sum(used))
     return StepGraph(result, replay, operations, writer.why)
 
 
@@ -119,10 +117,10 @@ class _Operations:
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()
         self.graph, self.constants, self.why = fx.Graph(), dict[str, Tensor](), ""
-        self._nodes = WeakTensorKeyDictionary()
+        self._nodes, self._device = WeakTensorKeyDictionary(), inputs[0].device
         self._fixed: set[fx.Node] = set()  # what does not depend on the inputs
-        for n, v in enumerate(inputs):
-            node = self.graph.placeholder(f"v{n}")
+        self._placeholders = [self.graph.placeholder(f"v{n}") for n in range(len(inputs))]
+        for v, node in zip(inputs, self._placeholders, strict=True):
             if v not in self._nodes:
                 self._nodes[v] = node
 
@@ -137,6 +135,14 @@ class _Operations:
         if not self.why:
             self.graph.output([self._nodes[v] for v in outputs])
             self.graph.eliminate_dead_code()
+
+    def used(self) -> list[bool]:
+        """Which inputs the graph reads: it has no others."""
+        used = [bool(node.users) for node in self._placeholders]
+        for node in self._placeholders:
+            if not node.users:
+                self.graph.erase_node(node)
+        return used
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -154,6 +160,14 @@ class _Operations:
                 self._nodes[v] = self._constant(v)
         nodes = [self._nodes[v] for v in tensors]
         fixed = self._fixed.issuperset(nodes)
+        made = [v for v in tree_leaves(out) if isinstance(v, Tensor)]
+        varying = [v for v, n in zip(tensors, nodes, strict=True) if n not in self._fixed]
+        for v in () if fixed else (*varying, *made):
+            if v.device != self._device:  # which a graph on CUDA reads once, when it is made
+                return self.refuse(f"it reads or makes a tensor on {v.device}")
+        if fixed and tensors and any(v.device != tensors[0].device for v in made):
+            self._nodes[out] = self._constant(out)  # a number of the program, moved to a GPU
+            return None
         if torch.Tag.nondeterministic_seeded in func.tags:
             return self.refuse("it draws from torch's generator")
         if not fixed and not _READ.isdisjoint(func.tags):
@@ -215,45 +229,3 @@ def _line() -> str:
         if not any(Path(frame.filename).is_relative_to(folder) for folder in _PACKAGES):
             return f" ({Path(frame.filename).name}, line {frame.lineno})"
     return ""
-
-
-class InputMemory:
-    """The memory that a graph on CUDA reads: what a step is given is copied there, unless it is the
-    same tensor as last time, which nobody has written into.
-    """
-
-    def __init__(self, inputs: Sequence[Tensor]) -> None:
-        self.tensors = [v.clone() for v in inputs]
-        self._last = [(weakref.ref(v), v._version) for v in inputs]
-
-    def fill(self, inputs: Sequence[Tensor]) -> None:
-        """Take what this step is given."""
-        for n, (memory, v) in enumerate(zip(self.tensors, inputs, strict=True)):
-            last, version = self._last[n]
-            if last() is not v or version != v._version:
-                memory.copy_(v)
-                self._last[n] = weakref.ref(v), v._version
-
-
-class _CudaGraph:
-    """A record on CUDA: one launch, into memory of its own. Not seen on a GPU yet."""
-
-    def __init__(self, forward: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> None:
-        """Raises RuntimeError for what cannot be captured."""
-        self._memory = InputMemory(inputs)
-        with torch.no_grad(), torch.cuda.device(inputs[0].device):
-            now = torch.cuda.current_stream()
-            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's is not
-            side.wait_stream(now)
-            with torch.cuda.stream(side):
-                for _ in range(WARM_UP):
-                    forward(*self._memory.tensors)
-            now.wait_stream(side)
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
-                self._outputs = forward(*self._memory.tensors)
-
-    def __call__(self, *inputs: Tensor) -> list[Tensor]:
-        self._memory.fill(inputs)
-        self._graph.replay()
-        return [v.clone() for v in self._outputs]  # the next replay overwrites them

@@ -111,7 +111,9 @@ class Together(LocalRound):
     def advance(
         self, k: int, x: Vec, loc: Rec, inputs: Inputs, step: Step
     ) -> tuple[Vec, Rec, Rec, Tensor | None]:
-        same_x, masked = k == 0 and self._at_server, k >= self._shortest
+        # for rows it gains nothing, and would be a step of another shape
+        same_x = k == 0 and self._at_server and not self._by_row
+        masked = k >= self._shortest
 
         def one(x: Vec, loc: Rec, inputs: Inputs, step: Step) -> tuple[Vec, Rec, Rec, Tensor]:
             inputs = inputs._replace(msg=self._message(inputs))

@@ -38,7 +38,7 @@ class Vectorised(InProcess):
         return self.name if self._setting is None else f"{self.name}:{self._setting}"
 
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
-        """Prepare the run. Raises CompositionError for a model that cannot be vmapped."""
+        """Prepare the run. Raises CompositionError for a model that cannot be computed so."""
         refuse_model(plan, fed, net, MANY[self.name])
         keep_memory()
         net.onednn = False

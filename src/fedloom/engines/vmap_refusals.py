@@ -82,7 +82,7 @@ def _why_not(part: nn.Module) -> str:
     if isinstance(part, _RANDOM):
         return "draws from torch's generator; nn.Dropout does not, its masks are hashed"
     if isinstance(part, nn.RNNBase):
-        return "cannot be vmapped; fedloom.models.LSTM can"
+        return "works in no transform of torch.func; fedloom.models.LSTM does"
     if isinstance(rate := getattr(part, "dropout", None), int | float) and rate > 0:
         return "has dropout of its own, which draws from torch's generator"
     if isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats:

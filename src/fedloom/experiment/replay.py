@@ -168,7 +168,7 @@ class Replay:
         engine = self.run.engine
         kind = bits_of(engine_text(engine)).partition(":")[0]
         chunk = None
-        if kind != "serial" and isinstance(engine, Auto | Vectorised | Workers):
+        if kind in ("vectorised", "streams") and isinstance(engine, Auto | Vectorised | Workers):
             chunk = engine.chunk
         return self._traced(self.number(name), chunk, step, kind == "streams")
 

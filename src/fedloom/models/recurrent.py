@@ -119,7 +119,8 @@ def _fused(a: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tens
     and without dropout the numbers are the same.
     """
     state = [h.unsqueeze(0), c.unsqueeze(0)]
-    if a.device.type != "cpu":  # cuDNN wants one piece of memory, and warns otherwise
+    if a.device.type != "cpu":  # cuDNN wants one piece of memory, with biases, and warns otherwise
+        weights = weights if len(weights) > 2 else [*weights, *[a.new_zeros(len(weights[0]))] * 2]
         whole = torch.cat([w.reshape(-1) for w in weights])
         parts = torch.split(whole, [w.numel() for w in weights])
         weights = [part.view(w.shape) for part, w in zip(parts, weights, strict=True)]
