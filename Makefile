@@ -4,7 +4,7 @@
 # make check     formatting, lints, types, and that pages are as they were made from runs
 # make format    let ruff put things in order
 # make gpu       the contract and the rounds on CUDA, nine minutes at a time; DEVICE=cuda:1 is another one;
-#                without a package index: make gpu WHEELS=wheels PYTHON=python3, a Python that has torch
+#                without a package index: make gpu WHEELS=wheels PYTHON=python3, one with torch and scikit-learn
 # make gpu-cell  a published number at its own scale on CUDA, eight minutes at a time (it needs CIFAR-10)
 # make wheels    WHEELS, for Python 3.12 on Linux (PYTHON_OF_WHEELS=3.13: for another), where there is an index
 # make bench     the speed claims, each with its command

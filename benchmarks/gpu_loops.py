@@ -93,7 +93,7 @@ class Graphs(Eager):
                     self.step(module, params, index)
             now.wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, stream=side):  # each with a workspace of its own
                 self.step(module, params, index)
             self.lanes.append(side)
             self.graphs.append(graph)
@@ -166,7 +166,7 @@ class VmappedGraph(Vmapped):
                 super().move()
         now.wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with torch.cuda.graph(self.graph, stream=side):
             super().move()
 
     def move(self) -> None:

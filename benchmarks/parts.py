@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import shutil
 import sys
 import tarfile
 from pathlib import Path
@@ -17,9 +16,12 @@ SIZE = 15_000_000  # bytes of a part
 
 
 def pack(folder: Path, out: Path) -> int:
-    """Write the folder's parts -> how many."""
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
+    """Write the folder's parts -> how many. Raises FileExistsError for a folder of other files."""
+    out.mkdir(parents=True, exist_ok=True)
+    if others := [file.name for file in out.iterdir() if not file.name.startswith("part-")]:
+        raise FileExistsError(f"{out} holds {others[0]}: name a folder for the parts alone")
+    for file in out.iterdir():
+        file.unlink()
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w:xz") as archive:
         archive.add(folder, folder.name)

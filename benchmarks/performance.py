@@ -94,12 +94,15 @@ def on_gpu() -> str:
     out.append("|:--|--:|--:|--:|--:|--:|--:|")
     seconds = {row["piece"]: row["s"] for row in rows if "s" in row}
     for work in dict.fromkeys(name.partition(" ")[0] for name in seconds):
-        hand = [s for name, s in seconds.items() if name.startswith(f"{work} by hand")]
-        first = hand[0]  # the eager one
-        cells = [f"{1e3 * first:.3g}", f"{min(hand) / first:.2g}"]
-        for engine in ("serial", "vectorised", "streams", "auto"):  # in the work's usual precision
-            own = [s for name, s in seconds.items() if re.fullmatch(f"{work} \\w+, {engine}", name)]
-            cells.append(f"{own[0] / first:.2g}" if own else "-")
+        hand = {name: s for name, s in seconds.items() if name.startswith(f"{work} by hand")}
+        eager = next((name for name in hand if "eager" in name), None)
+        if eager is None:
+            continue
+        first, usual = hand[eager], eager.rpartition(", ")[2]  # the precision
+        cells = [f"{1e3 * first:.3g}", f"{min(hand.values()) / first:.2g}"]
+        for engine in ("serial", "vectorised", "streams", "auto"):
+            own = seconds.get(f"{work} {usual}, {engine}")
+            cells.append("-" if own is None else f"{own / first:.2g}")
         out.append(f"| {work} | {' | '.join(cells)} |")
     about = f"{rows[0]['name']}, torch {rows[0]['torch']}, at {rows[0]['commit']}"
     place = f"../benchmarks/records/{whole[-1].parent.name}/README.md"
