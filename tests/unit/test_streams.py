@@ -1,6 +1,8 @@
 """Steps on CUDA, on a stand-in for torch.cuda: rows in streams of their own, and graphs."""
 
 import contextlib
+import gc
+import weakref
 from collections import Counter
 from types import SimpleNamespace
 
@@ -161,6 +163,7 @@ def cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Replayed(streams))
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(CudaGraph, "failed", False)
     cuda_graph.place_of.cache_clear()
     yield fake
     cuda_graph.place_of.cache_clear()
@@ -195,6 +198,18 @@ def test_after_a_capture_that_fails_the_stream_is_the_one_of_before(cuda):
     with pytest.raises(CaptureError, match="CUDA makes no graph of it: operation not permitted"):
         CudaGraph(lambda a: [a + 1], [torch.ones(2)])
     assert cuda.streams.now.name == MAIN
+    with pytest.raises(CaptureError, match="it made none of an earlier step"):
+        CudaGraph(lambda a: [a + 1], [torch.ones(2)])
+
+
+def test_a_graph_keeps_what_its_function_holds(cuda):
+    """Constants, which the operations of the graph read."""
+    times = lambda a: [a * torch.tensor([2.0, 3.0])]
+    seen = weakref.ref(times)
+    graph = CudaGraph(times, [torch.ones(2)])
+    del times
+    gc.collect()
+    assert seen() is not None and graph(torch.ones(2))[0].tolist() == [2.0, 3.0]
 
 
 def test_a_step_that_cannot_be_captured_runs_as_it_is_and_no_other_is_tried(monkeypatch):
@@ -230,6 +245,8 @@ def test_only_what_a_step_reads_is_given_to_its_replay():
         (lambda a, b: a * 2, ""),
         (lambda a, b: [b * 2, a * 2][1], "it reads or makes a tensor on meta"),
         (lambda a, b: a.to("meta"), "it reads or makes a tensor on meta"),
+        (lambda a, b: [torch.zeros(2, device="meta"), a * 2][1], ""),
+        (lambda a, b: a * torch.tensor(2.0), ""),
     ],
 )
 def test_a_step_that_leaves_the_device_is_not_recorded(do, why):

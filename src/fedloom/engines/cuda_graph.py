@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ WARM_UP = 3  # times that a function runs before a graph of it is made
 
 class CaptureError(RuntimeError):
     """CUDA makes no graph of a function. torch's memory for graphs is then in an unknown state, so
-    no other graph should be made in this process.
+    no other graph is made in this process.
     """
 
 
@@ -37,11 +37,18 @@ def place_of(device: torch.device) -> Place:
 
 
 class CudaGraph:
-    """function(*inputs), captured on inputs like these, all on one device of CUDA."""
+    """function(*inputs), captured on inputs like these, all on one device of CUDA. failed: whether
+    a capture has failed in this process.
+    """
+
+    failed: ClassVar[bool] = False
 
     def __init__(self, function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> None:
         """Raises CaptureError."""
+        if CudaGraph.failed:
+            raise CaptureError("CUDA makes no graph of it: it made none of an earlier step")
         device = inputs[0].device
+        self._function = function  # whose constants the graph reads
         self._inputs = [v.clone() for v in inputs]
         with torch.no_grad(), torch.cuda.device(device):
             place, now = place_of(device), torch.cuda.current_stream()
@@ -55,6 +62,7 @@ class CudaGraph:
                     with torch.cuda.graph(self._graph, place.pool, place.stream):
                         self._outputs = function(*self._inputs)
                 except RuntimeError as error:
+                    CudaGraph.failed = True
                     raise CaptureError(f"CUDA makes no graph of it: {error}") from error
             now.wait_stream(place.stream)
 

@@ -93,12 +93,16 @@ def same_bytes(one: Any, many: Any) -> bool:
 
 
 def _near(one: Any, many: Any) -> bool:
-    """True if all tensors are equal up to NEAR of their largest finite value."""
-    for pair in zip(tree_leaves(one), tree_leaves(many), strict=True):
-        a, b = (v.double() for v in pair)
-        finite = b[b.isfinite()].abs()
-        bound = NEAR * max(float(finite.max()) if len(finite) else 0.0, NOTHING)
-        if not torch.allclose(a, b, rtol=0.0, atol=bound, equal_nan=True):
+    """True if all tensors (C, ...) are equal, in each row up to NEAR of its largest finite value.
+    Several numbers (C,) are one row.
+    """
+    for a, b in zip(tree_leaves(one), tree_leaves(many), strict=True):
+        row, other = (v.double().reshape(len(v) if v.ndim > 1 else 1, -1) for v in (a, b))
+        if not b.numel():
+            continue
+        largest = torch.where(other.isfinite(), other.abs(), 0.0).amax(1, keepdim=True)
+        bound = NEAR * largest.clamp(min=NOTHING)
+        if not torch.allclose(row / bound, other / bound, rtol=0.0, atol=1.0, equal_nan=True):
             return False
     return True
 
@@ -182,16 +186,17 @@ class Recorded:
         Threads.step; counts: of what `do` does; place: its round and step. If a GPU's memory runs
         out, the records are forgotten before the step is.
         """
-        before = [counter.copy() for counter in counts]
         try:
-            return self._step(shape, do, arguments, context, counts, place, before)
+            return self._step(shape, do, arguments, context, counts, place)
         except torch.OutOfMemoryError:
             if not self._records:
                 raise
         self._records.clear()
         self.recordings = MOST
         torch.cuda.empty_cache()
-        _set(counts, before)
+        for counter in counts:  # what it has counted until then
+            for counted in [counted for counted in counter if counted[0] == place[1]]:
+                del counter[counted]
         return do(*arguments)
 
     def _step(
@@ -202,7 +207,6 @@ class Recorded:
         context: StepContext,
         counts: Counts,
         place: tuple[int, int],
-        before: Sequence[Counter[tuple[int, int]]],
     ) -> Any:
         tensors = tensors_of(*arguments)
         inputs = [*tensors, *context.tensors]
@@ -217,6 +221,7 @@ class Recorded:
             for counter, new in zip(counts, record.counts, strict=True):
                 counter.update({(place[1], batch): count for batch, count in new.items()})
             return self._threads.step(shape, lambda *_: record.replay(inputs), arguments, _nothing)
+        before = [counter.copy() for counter in counts]
 
         def computed(work: Callable[..., Any]) -> Any:
             return self._threads.step(shape, work, arguments, lambda: _set(counts, before))

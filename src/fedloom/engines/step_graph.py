@@ -31,6 +31,7 @@ from .cuda_graph import CudaGraph
 _READ = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _UNSEEN = {"numpy", "tolist", "__array__", "__dlpack__"}
 _SAME = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}  # give the same memory
+_COPYING = {torch.ops.aten.copy_.default, torch.ops.aten.where.self}  # also from the host
 _PACKAGES = [Path(torch.__file__).parent, Path(__file__).parent.parent]
 
 ModelState = Callable[[], list[Any]]  # the tensors and numbers that the model holds now
@@ -161,10 +162,14 @@ class _Operations:
         nodes = [self._nodes[v] for v in tensors]
         fixed = self._fixed.issuperset(nodes)
         made = [v for v in tree_leaves(out) if isinstance(v, Tensor)]
-        varying = [v for v, n in zip(tensors, nodes, strict=True) if n not in self._fixed]
-        for v in () if fixed else (*varying, *made):
-            if v.device != self._device:  # which a graph on CUDA reads once, when it is made
+        varying = {v for v, n in zip(tensors, nodes, strict=True) if n not in self._fixed}
+        # a graph on CUDA reads other devices once, when it is made: of a number that does no harm
+        number = torch.Tag.pointwise in func.tags and func not in _COPYING
+        for v in () if fixed else (*tensors, *made):
+            if v.device != self._device and (v.ndim or v in varying or not number):
                 return self.refuse(f"it reads or makes a tensor on {v.device}")
+        if not fixed and func.overloadpacket.__name__.endswith("_"):
+            self._vary(tensors[0])
         if fixed and tensors and any(v.device != tensors[0].device for v in made):
             self._nodes[out] = self._constant(out)  # a number of the program, moved to a GPU
             return None
@@ -188,6 +193,13 @@ class _Operations:
                 self._nodes[v] = node
                 self._fixed |= {node} if fixed else set()
         return None
+
+    def _vary(self, written: Tensor) -> None:
+        """What lies in the memory of a tensor that is written into depends on the inputs, too."""
+        place = written.untyped_storage().data_ptr()
+        for v, node in self._nodes.items():  # type: ignore[no-untyped-call]  # torch has no types
+            if node in self._fixed and v.untyped_storage().data_ptr() == place:
+                self._fixed.remove(node)
 
     def _constant(self, value: Tensor) -> fx.Node:
         """A number of the program, such as torch.tensor(2.0): every replay has its own."""

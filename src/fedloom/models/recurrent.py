@@ -120,7 +120,8 @@ def _fused(a: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tens
     """
     state = [h.unsqueeze(0), c.unsqueeze(0)]
     if a.device.type != "cpu":  # cuDNN wants one piece of memory, with biases, and warns otherwise
-        weights = weights if len(weights) > 2 else [*weights, *[a.new_zeros(len(weights[0]))] * 2]
+        zeros = weights[0].new_zeros(len(weights[0]))
+        weights = weights if len(weights) > 2 else [*weights, zeros, zeros]
         whole = torch.cat([w.reshape(-1) for w in weights])
         parts = torch.split(whole, [w.numel() for w in weights])
         weights = [part.view(w.shape) for part, w in zip(parts, weights, strict=True)]
