@@ -3,7 +3,8 @@
 # make test-all  the same and the slow tests
 # make check     formatting, lints, types, and that pages are as they were made from runs
 # make format    let ruff put things in order
-# make gpu       the contract and the rounds on CUDA, nine minutes at a time; DEVICE=cuda:1 is another one;
+# make gpu       rounds and the contract on CUDA, nine minutes at a time; DEVICE=cuda:1 is another one; RECORD=
+#                another folder than benchmarks/records/DATE_gpu;
 #                without a package index: make gpu WHEELS=wheels PYTHON=python3, one with torch and scikit-learn
 # make gpu-cell  a published number at its own scale on CUDA, eight minutes at a time (it needs CIFAR-10)
 # make wheels    WHEELS, for Python 3.12 on Linux (PYTHON_OF_WHEELS=3.13: for another), where there is an index
@@ -80,7 +81,7 @@ gpu-installed: $(INSTALLED)
 endif
 
 gpu: gpu-installed
-	$(ON_GPU) benchmarks/gpu.py --device $(DEVICE)
+	$(ON_GPU) benchmarks/gpu.py --device $(DEVICE) $(if $(RECORD),--out $(RECORD))
 
 gpu-cell: gpu-installed
 	$(ON_GPU) -m fedloom paper run benchmarks/gpu_cell.toml --hours 0.14 --out build/gpu-cell

@@ -48,7 +48,6 @@ from fedloom.core.commit import own_commit  # noqa: E402
 from fedloom.core.device import device_of  # noqa: E402
 from fedloom.data import FederatedData  # noqa: E402
 from fedloom.engines.recorded import AFTER_ON_CUDA, CHECKS  # noqa: E402
-from fedloom.errors import FedloomError  # noqa: E402
 from fedloom.federation.sampling import ClientSampler  # noqa: E402
 from fedloom.models import resnet18, resnet18_fedsmoo  # noqa: E402
 from fedloom.server.rounds import Run  # noqa: E402
@@ -57,7 +56,7 @@ from support.pretend_device import NAME, counted, register  # noqa: E402
 
 FILES = ("tests/contract/test_device.py", "tests/unit/test_hardware.py")
 # tests of a piece, their processes, timed rounds, and seconds that these may take
-PART, PROCESSES, ROUNDS, LONGEST = 60, 6, 5, 20.0
+PART, PROCESSES, ROUNDS, LONGEST = 30, 6, 5, 20.0
 WORDS, ENGINES = ("passed", "skipped"), ("auto", "serial", "vectorised", "streams")
 Line = dict[str, Any]
 
@@ -78,14 +77,13 @@ def pytest(device: str, *words: str, limit: float = 600.0) -> str:
         line += ["-p", "xdist", "-n", str(min(PROCESSES, os.cpu_count() or 1))]
     given = {**os.environ, "FEDLOOM_TEST_DEVICE": device, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     said: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    try:
-        return subprocess.run(line, cwd=ROOT, env=given, timeout=limit, **said).stdout
-    except subprocess.TimeoutExpired:
-        return f"longer than {limit:.0f} s: {words[-1]} and those before it"
+    return subprocess.run(line, cwd=ROOT, env=given, timeout=limit, **said).stdout
 
 
 def contract(device: str, some: list[str], end: float) -> Line:
-    """Run tests -> how many passed or were left out, and the names of the others."""
+    """Run tests -> how many passed or were left out, and the names of the others. Raises
+    TimeoutExpired at the end of the time.
+    """
     said = pytest(device, "-rf", *some, limit=max(1.0, end - time.monotonic()))
     passed, skipped = (sum(map(int, re.findall(rf"(\d+) {w}", said))) for w in WORDS)
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
@@ -140,27 +138,45 @@ def reads(on_gpu: bool) -> Iterator[Callable[[], int]]:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
-        yield lambda: sum("synchroniz" in str(w.message) for w in said)
-        torch.cuda.set_sync_debug_mode("default")
+        try:
+            yield lambda: sum("called a synchronizing" in str(w.message) for w in said)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
 
 
 def timed(go: Callable[[int], object], on_gpu: bool, first: int = 2) -> Line:
-    """Rounds 1, 2, ... -> the median, all, and the largest memory. The first ones do not count:
-    they make what later ones find.
+    """Rounds 1, 2, ... -> the median, all, and the memory that torch held. The first ones do not
+    count: they make what later ones find.
     """
-    seconds: list[float] = []
-    began = time.monotonic()
-    if on_gpu:
-        torch.cuda.reset_peak_memory_stats()
+    seconds, began = [], 0.0
     for t in range(1, ROUNDS + first + 1):
+        if t == first + 1:
+            began = time.monotonic()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats() if on_gpu else None
         at = time.perf_counter()
         go(t)
         torch.cuda.synchronize() if on_gpu else None
         seconds.append(time.perf_counter() - at)
         if t > first and time.monotonic() - began > LONGEST:
             break
-    peak = torch.cuda.max_memory_allocated() / 1e9 if on_gpu else None
+    peak = torch.cuda.max_memory_reserved() / 1e9 if on_gpu else None
     return {"s": statistics.median(seconds[first:]), "all": seconds, "peak": peak}
+
+
+def busy(go: Callable[[], object]) -> float:
+    """The part of a round's time in which kernels run on the GPU, several at once counted once."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        began = time.perf_counter()
+        go()
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - began
+    ranges = (e.time_range for e in profile.events() if e.device_type.name == "CUDA")
+    total = end = 0.0
+    for start, stop in sorted((r.start, r.end) for r in ranges):  # microseconds
+        total += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return total / 1e6 / seconds
 
 
 def by_hand(of: Work, name: str, device: str, precision: str) -> Line:
@@ -182,24 +198,22 @@ def rounds(of: Work, engine: str, device: str, precision: str) -> Line:
     loop = built(of, engine, device, local=local)
     on_gpu = loop.net.device.type == "cuda"
     # a step that comes once a round is computed, recorded, and checked, before it is replayed
-    first = AFTER_ON_CUDA + CHECKS + 2 if on_gpu else 2
+    records = getattr(getattr(loop.engine, "inner", loop.engine), "recorded", None)
+    first = AFTER_ON_CUDA + CHECKS + 2 if on_gpu and records else 2
     found |= timed(loop.until, on_gpu, first) | {"took": getattr(loop.engine, "text", engine)}
+    one_more = lambda: loop.until(loop.state.round + 1)
     with reads(on_gpu) as waits:
-        loop.until(loop.state.round + 1)
-    found["reads"] = waits()
-    if on_gpu:
-        kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-        with torch.profiler.profile(activities=kinds) as profile:
-            loop.until(loop.state.round + 1)
-            torch.cuda.synchronize()
-        on_it = [e for e in profile.key_averages() if e.device_type.name == "CUDA"]
-        found["busy"] = sum(e.self_device_time_total for e in on_it) / 1e6 / found["s"]
+        one_more()
+    found |= {"reads": waits(), "busy": busy(one_more) if on_gpu else None}
+    if records:
+        refused = sorted(set(records.refused.values()))
+        found |= {"recorded": records.recordings, "replayed": records.replayed, "refused": refused}
     loop.engine.close()
     return found
 
 
-def page(lines: list[Line]) -> str:
-    """The record's page."""
+def page(lines: list[Line], left: int = 0) -> str:
+    """The record's page. left: how many pieces are."""
     about, parts = lines[0], [x for x in lines if "tests" in x]
     failed = [name for x in parts for name in x["failed"]]
     passed, skipped, tests = (sum(x[w] for x in parts) for w in (*WORDS, "tests"))
@@ -207,6 +221,10 @@ def page(lines: list[Line]) -> str:
     out.append(f"`make gpu` at {about['commit']}, torch {about['torch']}, {about['machine']}.\n")
     said = f"Contract: of {tests} tests {passed} passed, {skipped} left out"
     out.append(f"{said}; failed: {', '.join(failed) or 'none'}")
+    if left:
+        out.append(f"\n{left} pieces are left.")
+    if refused := {why for x in lines for why in x.get("refused", ())}:
+        out.append(f"\nSteps that were not recorded: {'; '.join(sorted(refused))}")
     out.append("\n| work | s a round | ratio | busy | peak GB | reads | difference to the CPU |")
     out.append("|:--|--:|--:|--:|--:|--:|--:|")
     base: dict[str, float] = {}
@@ -228,30 +246,32 @@ def page(lines: list[Line]) -> str:
 
 
 def pieces(device: str, end: float) -> dict[str, Callable[[], Line]]:
-    """{name: what it does}. No process runs tests of two files: test_hardware.py registers the
-    stand-in with torch, which breaks every backward pass on CUDA in that process.
+    """{name: what it does}, what is asked most first. No process runs tests of two files:
+    test_hardware.py registers the stand-in with torch, which breaks every backward pass on CUDA in
+    that process.
     """
+    on_cuda, usual, others = torch.device(device).type == "cuda", {}, {}
+    for name, of in WORKS.items():
+        first = "tf32" if name in OF_PAPERS and on_cuda else "full"
+        for loop in (x for x in LOOPS if on_cuda or x not in ON_CUDA):
+            usual[f"{name} by hand, {loop}, {first}"] = functools.partial(
+                by_hand, of, loop, device, first
+            )
+        for engine in ENGINES:
+            usual[f"{name} {first}, {engine}"] = functools.partial(
+                rounds, of, engine, device, first
+            )
+        for other in (x for x in ("full", "tf32", "bf16") if on_cuda and x != first):
+            others[f"{name} {other}, auto"] = functools.partial(rounds, of, "auto", device, other)
     parts = []
     for file in FILES:
         nodes = [x for x in pytest(device, "--collect-only", file).splitlines() if "::" in x]
         parts += [nodes[at : at + PART] for at in range(0, len(nodes), PART)]
-    out: dict[str, Callable[[], Line]] = {
+    tests = {
         f"contract {n} of {len(parts)}": functools.partial(contract, device, some, end)
         for n, some in enumerate(parts, 1)
     }
-    on_cuda = torch.device(device).type == "cuda"
-    for name, of in WORKS.items():
-        usual = "tf32" if name in OF_PAPERS and on_cuda else "full"
-        for loop in (x for x in LOOPS if on_cuda or x not in ON_CUDA):
-            place = f"{name} by hand, {loop}, {usual}"
-            out[place] = functools.partial(by_hand, of, loop, device, usual)
-        for engine in ENGINES:
-            place = f"{name} {usual}, {engine}"
-            out[place] = functools.partial(rounds, of, engine, device, usual)
-        for other in (x for x in ("full", "tf32", "bf16") if on_cuda and x != usual):
-            place = f"{name} {other}, auto"
-            out[place] = functools.partial(rounds, of, "auto", device, other)
-    return out
+    return usual | tests | others
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -265,40 +285,46 @@ def main(argv: list[str] | None = None) -> int:
         register()
     kind, end = device_of(options.device), time.monotonic() + 60 * options.minutes
     records, day = ROOT / "benchmarks" / "records", datetime.date.today().isoformat()
-    begun = [f for f in sorted(records.glob("*_gpu")) if not (f / "README.md").is_file()]
+    todo = pieces(options.device, end)
+    begun = [f.parent for f in sorted(records.glob("*_gpu/gpu.jsonl")) if len(read(f)) < len(todo)]
     out: Path = options.out or [records / f"{day}_gpu", *begun][-1]
     out.mkdir(parents=True, exist_ok=True)
-    file = out / "gpu.jsonl"
-    lines = [json.loads(x) for x in file.read_text().splitlines()] if file.is_file() else []
+    lines = read(file := out / "gpu.jsonl")
     name = torch.cuda.get_device_name(kind) if kind.type == "cuda" else options.device
     about = {"name": name, "day": day, "commit": str(own_commit())[:12]}
     about |= {"torch": torch.__version__, "machine": platform.platform()}
-    todo = pieces(options.device, end)
+    broken = False
     for piece in [name for name in todo if all(x["piece"] != name for x in lines)]:
-        if time.monotonic() > end - 2.5 * LONGEST:
-            print(f"{len(todo) - len(lines)} pieces are left; run the same command again to resume")
-            return 3
+        if broken or time.monotonic() > end - 5 * LONGEST:
+            break
         try:
-            found, broken = todo[piece](), False
-        except (RuntimeError, FedloomError) as error:  # and what the others cost is still asked
-            found, broken = (
-                {"error": f"{type(error).__name__}: {error}"},
-                "CUDA error" in str(error),
-            )
+            found = todo[piece]()
+        except subprocess.TimeoutExpired:
+            break
+        except Exception as error:  # whatever it is: what the others cost is still asked
+            found = {"error": f"{type(error).__name__}: {error}"}
+            broken = "CUDA error" in str(error)  # of no use any more is this process then
         lines.append({"piece": piece} | about | found)
         print(piece, found.get("s", found.get("error", "")), flush=True)
         file.write_text("".join(json.dumps(x) + "\n" for x in lines), encoding="utf-8")
-        if broken:
-            print("this process is of no use to CUDA any more; run the same command again")
-            return 3
-        gc.collect()
-        torch.cuda.empty_cache()  # a piece finds the memory that the first one found
-    (out / "README.md").write_text(page(lines), encoding="utf-8")
+        left = len(todo) - len(lines)
+        (out / "README.md").write_text(page(lines, left), encoding="utf-8")
+        if not broken:
+            gc.collect()
+            torch.cuda.empty_cache()  # a piece finds the memory that the first one found
+    if left := len(todo) - len(lines):
+        print(f"{left} pieces are left; run the same command again to resume")
+        return 3
     print(page(lines))
     wrong = (
         x.get("failed") or x.get("error") or (x.get("difference") or 0.0) > BOUND for x in lines
     )
     return int(any(wrong))
+
+
+def read(file: Path) -> list[Line]:
+    """The lines of a record; none if there is no such file."""
+    return [json.loads(x) for x in file.read_text().splitlines()] if file.is_file() else []
 
 
 if __name__ == "__main__":

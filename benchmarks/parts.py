@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import re
 import sys
 import tarfile
 from pathlib import Path
@@ -18,7 +19,7 @@ SIZE = 15_000_000  # bytes of a part
 def pack(folder: Path, out: Path) -> int:
     """Write the folder's parts -> how many. Raises FileExistsError for a folder of other files."""
     out.mkdir(parents=True, exist_ok=True)
-    if others := [file.name for file in out.iterdir() if not file.name.startswith("part-")]:
+    if others := [file.name for file in out.iterdir() if not re.fullmatch(r"part-\d+", file.name)]:
         raise FileExistsError(f"{out} holds {others[0]}: name a folder for the parts alone")
     for file in out.iterdir():
         file.unlink()

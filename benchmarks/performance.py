@@ -5,7 +5,7 @@
 The words are written by hand; `{W1}` to `{W4}` in them stand for the newest lines of that work in
 benchmarks/records/*/rounds.jsonl, as a table, and `{W1: vmap}` for the median of what `auto` takes
 of another contender's time in the same turn. A work without lines is said to have none. `{GPU}` is
-the newest record of `make gpu` that is whole.
+the newest record of `make gpu`.
 """
 
 from __future__ import annotations
@@ -86,10 +86,9 @@ def on_gpu() -> str:
     """What rounds take on a GPU, as ratios to the eager loop by hand; the best loop by hand beside
     the engines.
     """
-    records = sorted(file for file in RECORDS.glob("*_gpu/gpu.jsonl"))
-    if not (whole := [f for f in records if (f.parent / "README.md").is_file()]):
+    if not (records := sorted(RECORDS.glob("*_gpu/gpu.jsonl"))):
         return "Not measured by `make gpu` yet."
-    rows = [json.loads(line) for line in whole[-1].read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in records[-1].read_text(encoding="utf-8").splitlines()]
     out = ["| work | by hand, ms | best by hand | serial | vectorised | streams | auto |"]
     out.append("|:--|--:|--:|--:|--:|--:|--:|")
     seconds = {row["piece"]: row["s"] for row in rows if "s" in row}
@@ -105,7 +104,7 @@ def on_gpu() -> str:
             cells.append("-" if own is None else f"{own / first:.2g}")
         out.append(f"| {work} | {' | '.join(cells)} |")
     about = f"{rows[0]['name']}, torch {rows[0]['torch']}, at {rows[0]['commit']}"
-    place = f"../benchmarks/records/{whole[-1].parent.name}/README.md"
+    place = f"../benchmarks/records/{records[-1].parent.name}/README.md"
     return "\n".join([*out, "", f"{about}: [record]({place})."])
 
 

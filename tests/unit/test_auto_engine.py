@@ -155,7 +155,9 @@ def test_on_a_gpu_the_way_that_takes_the_least_time_is_chosen(monkeypatch):
 
 def test_clients_that_a_gpu_cannot_hold_are_halved_and_ways_that_fail_left_out(monkeypatch):
     full, no = ranges.TooManyError("40 clients do not fit"), ClientError("it branches")
-    seconds = {"vectorised:40": full, "vectorised:20": full, "vectorised:10": 0.1}
+    later = ClientError("out of memory")  # behind the steps
+    later.__cause__ = torch.OutOfMemoryError()
+    seconds = {"vectorised:40": full, "vectorised:20": later, "vectorised:10": 0.1}
     choice, asked = fastest(monkeypatch, seconds | {"streams:16": no})
     assert asked == ["vectorised:40", "vectorised:20", "vectorised:10", "streams:16", "serial"]
     assert choice.family == "vectorised:10"

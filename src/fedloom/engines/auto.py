@@ -105,10 +105,9 @@ def fastest(plan: Plan, fed: Federation, net: Net, chunk: int) -> Choice:
             try:
                 seconds[engine.text] = time_round(plan, fed, net, engine, chunk)
                 break
-            except TooManyError:
-                size //= 2
-            except FedloomError:
-                break
+            except FedloomError as error:
+                full = isinstance(error.__cause__, torch.OutOfMemoryError)
+                size = size // 2 if full or isinstance(error, TooManyError) else 0
     seconds["serial"] = time_round(plan, fed, net, Serial(), chunk)
     best = min(seconds, key=seconds.__getitem__)
     each = ", ".join(f"{name} {1e3 * s:.3g} ms" for name, s in seconds.items())
