@@ -35,8 +35,10 @@ from fedloom.core.layout import Layout
 from fedloom.core.net import Net
 from fedloom.core.vector import leaves, rec
 from fedloom.data import Ragged, from_clients
+from fedloom.engines import Streams, Vectorised, recorded
 from fedloom.engines.client_results import Request, TrainTask
 from fedloom.engines.evaluation_batches import evaluation_task
+from fedloom.engines.recorded import Record
 from fedloom.errors import ClientError, ConfigError, DataError
 from fedloom.models import LSTM
 from fedloom.objectives import CrossEntropy
@@ -446,3 +448,39 @@ def test_the_warning_about_pieces_is_kept_from_users_on_cuda_alone(monkeypatch):
             net.raw(net.init(), torch.zeros(1))
             net.evaluated(torch.zeros(1))
         assert len(said) == 2 * expected
+
+
+# ----------------------------------------------------------------------------------- recorded steps
+# whose own code is of the CPU, or counts calls
+OF_CPU = ("stage, frozen", "constant buffers", "a huge entry", "Tied")
+KINDS = [n for n, case in CASES.items() if not case.alone and not n.startswith(OF_CPU)]
+ON_A_GPU = {
+    *("fedavg", "fedsmoo", "mime", "fednova, momentum", "transformer", "FedRep", "fiarse"),
+    *("way down, both", "private examples"),
+}
+
+
+RECORDED = [
+    pytest.param(name, id=name, marks=[] if name in ON_A_GPU else pytest.mark.slow)
+    for name in KINDS
+]
+
+
+@pytest.mark.usefixtures("accounts_at_hand")
+@pytest.mark.parametrize("kind", [Vectorised, Streams])
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_step_reads_nothing_of_another_device(name, kind, monkeypatch):
+    """On CUDA it is a graph, which would read that once; every record is used at once here."""
+    if REAL and name not in ON_A_GPU:
+        pytest.skip("of the stand-in, for a GPU's time")
+    monkeypatch.setattr(Record, "needs_check", lambda self, round: False)
+    monkeypatch.setattr(recorded, "MOST", 10**9)
+    engine = kind(3, 0)
+    end = run(CASES[name].make(dtype=torch.float64, device=DEVICE, engine=engine, rounds=2))
+    parts = {"dtype": torch.float64, "device": "cpu", "engine": kind(3, 10**9), "rounds": 2}
+    # the kernel that torch has for LSTMs on devices adds up in another order
+    bits = not REAL and "LSTM" not in name and "text in order" not in name
+    agree(end.srv, run(CASES[name].make(**parts)).srv, bits)
+    assert not engine.recorded.refused
+    if not name.startswith("late") and "feddecorr" not in name:  # few steps, or clients alone
+        assert engine.recorded.replayed
