@@ -48,6 +48,7 @@ from fedloom.core.commit import own_commit  # noqa: E402
 from fedloom.core.device import device_of  # noqa: E402
 from fedloom.data import FederatedData  # noqa: E402
 from fedloom.engines.recorded import AFTER_ON_CUDA, CHECKS  # noqa: E402
+from fedloom.errors import ConfigError  # noqa: E402
 from fedloom.federation.sampling import ClientSampler  # noqa: E402
 from fedloom.models import resnet18, resnet18_fedsmoo  # noqa: E402
 from fedloom.server.rounds import Run  # noqa: E402
@@ -283,7 +284,10 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.device == NAME:
         register()
-    kind, end = device_of(options.device), time.monotonic() + 60 * options.minutes
+    try:
+        kind, end = device_of(options.device), time.monotonic() + 60 * options.minutes
+    except ConfigError as error:
+        parser.error(str(error))
     records, day = ROOT / "benchmarks" / "records", datetime.date.today().isoformat()
     todo = pieces(options.device, end)
     begun = [f.parent for f in sorted(records.glob("*_gpu/gpu.jsonl")) if len(read(f)) < len(todo)]

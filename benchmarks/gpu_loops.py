@@ -16,13 +16,19 @@ from torch.func import functional_call, grad, vmap
 from fedloom.data import FederatedData
 
 
+def new_stream() -> torch.cuda.Stream:
+    """A stream on the current device."""
+    stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's is not
+    return stream
+
+
 class Eager:
     """One client after another, a step at a time."""
 
     def __init__(self, of: Work, data: FederatedData, device: str, precision: str = "full") -> None:
         torch.manual_seed(0)
         for backend in (torch.backends.cuda.matmul, torch.backends.cudnn):
-            backend.allow_tf32 = precision == "tf32"  # type: ignore[attr-defined]
+            backend.allow_tf32 = precision == "tf32"  # type: ignore[attr-defined]  # torch sets it late
         self.of, self.device, self.precision = of, torch.device(device), precision
         self.inputs, self.targets = data.inputs.to(device), data.targets.to(device)
         self.own = torch.stack([data.clients.of(i) for i in range(of.clients)]).to(device)
@@ -85,7 +91,7 @@ class Graphs(Eager):
         size, now = of.local.batch or of.each, torch.cuda.current_stream()
         self.lanes, self.graphs, self.models, self.indices = [], [], [], []
         for _ in range(of.cohort):
-            module, side = copy.deepcopy(self.module), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            module, side = copy.deepcopy(self.module), new_stream()
             params, index = list(module.parameters()), torch.zeros(size, device=device).long()
             side.wait_stream(now)
             with torch.cuda.stream(side):
@@ -159,7 +165,7 @@ class VmappedGraph(Vmapped):
 
     def __init__(self, of: Work, data: FederatedData, device: str, precision: str = "full") -> None:
         super().__init__(of, data, device, precision)
-        side, now = torch.cuda.Stream(), torch.cuda.current_stream()  # type: ignore[no-untyped-call]
+        side, now = new_stream(), torch.cuda.current_stream()
         side.wait_stream(now)
         with torch.cuda.stream(side):
             for _ in range(3):

@@ -27,7 +27,8 @@ from fedloom.cli.dry_run import measure
 from fedloom.core.vector import Rec, Vec, rec
 from fedloom.engines import Streams, Vectorised, recorded
 from fedloom.engines.recorded import Record, Recorded, StepContext, Threads
-from fedloom.errors import CompositionError
+from fedloom.engines.together import Together
+from fedloom.errors import ClientError, CompositionError
 from tiny import small
 
 pytestmark = pytest.mark.usefixtures("accounts_at_hand")
@@ -231,26 +232,28 @@ def test_on_cuda_the_checks_ask_for_rounding_and_not_for_bits(
     assert bool(steps.recorded.refused) is found
 
 
-def test_if_memory_runs_out_the_records_are_forgotten_first() -> None:
-    full = False
+@pytest.mark.usefixtures("_unchecked")
+def test_if_memory_runs_out_the_records_are_forgotten_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The clients of the chunk begin again, with the same bits; without records it is an error."""
+    engine, real = Vectorised(4, 0), Together.advance
 
-    def step(x: torch.Tensor) -> torch.Tensor:
-        if full and steps.recorded.recordings < recorded.MOST:
+    def advance(self: Together, *given: Any) -> Any:
+        result = real(self, *given)
+        if full(engine.recorded.replayed):
             raise torch.OutOfMemoryError("full")
-        return x * 2
+        return result
 
-    steps = Steps(step)
-    for _ in range(3):
-        steps(torch.ones(2))
-    full = True
-    assert steps(torch.ones(3)).tolist() == [2.0] * 3 and steps.calls == 5
-    replayed = steps.recorded.replayed
-    for _ in range(9):
-        steps(torch.ones(2))
-    assert steps.recorded.replayed == replayed  # and none is made again
-    steps = Steps(step)
-    with pytest.raises(torch.OutOfMemoryError):
-        steps(torch.ones(2))
+    forgotten = lambda: engine.recorded.recordings == recorded.MOST
+    full = lambda replayed: replayed > 3 and not forgotten()
+    monkeypatch.setattr(Together, "advance", advance)
+    result = contract_end(small(FedAvg(), engine=engine))
+    bits_agree(result, end(functools.partial(small, FedAvg()), 10**9)[0])
+    assert engine.recorded.replayed == 4 and forgotten()
+    full = lambda replayed: True
+    with pytest.raises(ClientError, match="4 clients at once do not fit into the memory"):
+        contract_end(small(FedAvg(), engine=engine))
 
 
 def test_what_a_step_counts_is_counted_by_its_replays_at_their_place() -> None:

@@ -22,7 +22,7 @@ def module_of(name, monkeypatch):
     """A script of the benchmarks, as a module; it and what it imports are forgotten afterwards."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield __import__(name)
-    for other in ("gpu", "gpu_loops", "parts", "rounds", "loops", "soak", "messages"):
+    for other in ("gpu", "gpu_loops", "folder_parts", "rounds", "loops", "soak", "messages"):
         sys.modules.pop(other, None)
 
 
@@ -33,7 +33,7 @@ def gpu(monkeypatch):
 
 @pytest.fixture
 def parts(monkeypatch):
-    yield from module_of("parts", monkeypatch)
+    yield from module_of("folder_parts", monkeypatch)
 
 
 @pytest.fixture
@@ -141,6 +141,19 @@ def test_a_folder_comes_back_from_its_parts(parts, tmp_path, monkeypatch, capsys
     files = [*(tmp_path / "parts").iterdir()]
     assert 3 < len(files) < 6 and all(file.stat().st_size <= 1000 for file in files)
     assert (tmp_path / "again" / "data" / "inside" / "a.bin").read_bytes() == content
+    (tmp_path / "parts" / "mine.txt").write_text("mine")
+    for words in (["pack", *places[:2]], ["unpack", str(tmp_path / "none"), places[2]]):
+        with pytest.raises(SystemExit, match="2"):
+            parts.main(words)
+    assert (
+        tmp_path / "parts" / "mine.txt"
+    ).is_file() and "name a folder" in capsys.readouterr().err
+
+
+def test_a_machine_without_a_gpu_is_told_so_in_one_line(gpu, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        gpu.main(["--device", "cuda:77"])
+    assert "device = 'cuda:77' cannot be used here; take auto, cpu" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------- soak

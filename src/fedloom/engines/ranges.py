@@ -190,10 +190,13 @@ class Clients:
         try:
             trained = Together(client.steps, download, memories, group, round, received, *how)
             self.train(trained)
-        except torch.OutOfMemoryError:
-            raise self._too_many([*start], round) from None
-        refuse_changes(download.net, loaded, MANY[self.name])
-        return trained
+            refuse_changes(download.net, loaded, MANY[self.name])
+            return trained
+        except torch.OutOfMemoryError as error:
+            error.__traceback__ = None  # it holds the memory of what failed
+        if self.recorded.forget():
+            return self._together(download, start, group, round)
+        raise self._too_many([*start], round)
 
     def train(self, together: Together) -> None:
         """Do the local steps of clients; a replay looks at one of them meanwhile."""

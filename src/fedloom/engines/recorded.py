@@ -183,31 +183,8 @@ class Recorded:
         place: tuple[int, int],
     ) -> Any:
         """do(*arguments), a tuple of records, or what a replay of it gives. shape: see
-        Threads.step; counts: of what `do` does; place: its round and step. If a GPU's memory runs
-        out, the records are forgotten before the step is.
+        Threads.step; counts: of what `do` does; place: its round and step.
         """
-        try:
-            return self._step(shape, do, arguments, context, counts, place)
-        except torch.OutOfMemoryError:
-            if not self._records:
-                raise
-        self._records.clear()
-        self.recordings = MOST
-        torch.cuda.empty_cache()
-        for counter in counts:  # what it has counted until then
-            for counted in [counted for counted in counter if counted[0] == place[1]]:
-                del counter[counted]
-        return do(*arguments)
-
-    def _step(
-        self,
-        shape: Hashable,
-        do: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        context: StepContext,
-        counts: Counts,
-        place: tuple[int, int],
-    ) -> Any:
         tensors = tensors_of(*arguments)
         inputs = [*tensors, *context.tensors]
         first: dict[int, int] = {}  # one tensor may be several inputs
@@ -247,6 +224,16 @@ class Recorded:
         if why := record.check(alike, (slow, fast), place[0]):
             self._refuse(key, why)
         return result
+
+    def forget(self) -> bool:
+        """Forget all records, whose memory a GPU needs, and make no others -> whether there were
+        any.
+        """
+        were = bool(self._records)
+        self._records.clear()
+        self.recordings = MOST
+        torch.cuda.empty_cache()
+        return were
 
     def _record_step(
         self,

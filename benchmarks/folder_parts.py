@@ -1,7 +1,7 @@
 """A folder as files of at most 15 MB, for a machine that takes no larger ones.
 
-python benchmarks/parts.py pack ~/fedloom-data/cifar-10-batches-py build/parts
-python benchmarks/parts.py unpack build/parts build/data
+python benchmarks/folder_parts.py pack ~/fedloom-data/cifar-10-batches-py build/parts
+python benchmarks/folder_parts.py unpack build/parts build/data
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("source", type=Path)
     parser.add_argument("out", type=Path)
     options = parser.parse_args(argv)
-    count = (pack if options.what == "pack" else unpack)(options.source, options.out)
+    try:
+        count = (pack if options.what == "pack" else unpack)(options.source, options.out)
+    except (OSError, tarfile.TarError) as error:
+        parser.error(f"{options.source}: {error}")
     print(f"{count} parts")
     return 0
 
